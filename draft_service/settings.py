@@ -1,0 +1,23 @@
+"""Settings of the draft service."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.settings import DEFAULT_DRAFT_PORT, ModelServiceSettings
+
+
+class DraftSettings(ModelServiceSettings):
+    """Serves a drafter: proposes tokens for a target to verify."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_DRAFT_")
+
+    port: int = Field(
+        DEFAULT_DRAFT_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
+    )
+    drafter: Literal["model", "ngram"] = Field(
+        "ngram", description="model: a causal language model (--model); ngram: prompt lookup, no model."
+    )
+    ngram_max: int = Field(4, ge=1, le=64, description="Longest suffix, in tokens, that prompt lookup searches for.")
+    ngram_min: int = Field(2, ge=1, le=64, description="Shortest suffix, in tokens, that it still trusts.")

@@ -1,0 +1,30 @@
+"""Settings of the orchestrator."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT, ServiceSettings
+
+
+class OrchestratorSettings(ServiceSettings):
+    """Turns prompts into text: runs the rounds between a draft and a target service. Needs no GPU and no torch."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_ORCHESTRATOR_")
+
+    port: int = Field(
+        DEFAULT_ORCHESTRATOR_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
+    )
+    target: str = Field(f"127.0.0.1:{DEFAULT_TARGET_PORT}", description="gRPC address of the target service.")
+    draft: str = Field(
+        f"127.0.0.1:{DEFAULT_DRAFT_PORT}",
+        description="gRPC address of the draft service; empty: plain decoding only.",
+    )
+    num_draft_tokens: int = Field(4, ge=0, le=256, description="Draft tokens a round (K) when a request does not say.")
+    max_new_tokens: int = Field(512, ge=1, description="New tokens of a request that does not say how many.")
+    max_concurrent_requests: int = Field(256, ge=1, description="More than this are refused with RESOURCE_EXHAUSTED.")
+    round_timeout_seconds: float = Field(
+        60.0, gt=0, description="Longest wait for the target's answer in one round before the request fails."
+    )
+    draft_timeout_seconds: float = Field(
+        5.0, gt=0, description="Longest wait for a proposal before the round goes on without one."
+    )

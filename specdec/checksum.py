@@ -1,0 +1,18 @@
+"""The checksum of a committed prefix that every message names, so that a cache out of step is seen at once."""
+
+import array
+import sys
+import zlib
+from collections.abc import Sequence
+
+
+def prefix_checksum(token_ids: Sequence[int], previous: int = 0) -> int:
+    """CRC-32 of token ids as little-endian 32-bit words.
+
+    `previous` is the checksum of the ids before these, so a growing prefix costs only its new tokens:
+    `prefix_checksum(b, prefix_checksum(a)) == prefix_checksum(a + b)`.
+    """
+    words = array.array("I", token_ids)
+    if sys.byteorder == "big":  # pragma: no cover
+        words.byteswap()
+    return zlib.crc32(words.tobytes(), previous)

@@ -1,0 +1,73 @@
+"""Refusals: what a service says of a request that it will not or cannot carry out.
+
+One exception class a status code. The message is one sentence for the person who must change something; it names the
+field and the bound, never a prompt or a token. What is not a `Refusal` is a bug and becomes INTERNAL.
+"""
+
+import grpc
+from google.rpc import status_pb2
+
+
+class Refusal(Exception):
+    """Base class; `code` is the gRPC status code it becomes, in a call's status or in-band."""
+
+    code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+
+    def to_status(self) -> status_pb2.Status:
+        """The refusal as an in-band google.rpc.Status."""
+        number: int = self.code.value[0]
+        return status_pb2.Status(code=number, message=str(self))
+
+
+class InvalidArgumentError(Refusal):
+    """The request is wrong whatever the state of the service."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class OutOfRangeError(Refusal):
+    """The request goes past the end of the model's context."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+
+
+class FailedPreconditionError(Refusal):
+    """The request does not fit the state of the service: unknown sequence, stale round, other prefix."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ResourceExhaustedError(Refusal):
+    """The service is full; the same request may succeed later."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class UnavailableError(Refusal):
+    """The service is not ready or going away; another replica may do it."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class UnimplementedError(Refusal):
+    """The request asks for something that this server does not do; it is never done silently in another way."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+_BY_CODE: dict[int, type[Refusal]] = {
+    refusal.code.value[0]: refusal
+    for refusal in (
+        InvalidArgumentError,
+        OutOfRangeError,
+        FailedPreconditionError,
+        ResourceExhaustedError,
+        UnavailableError,
+        UnimplementedError,
+    )
+}
+
+
+def from_status(status: status_pb2.Status) -> Refusal:
+    """The refusal that an in-band status stands for; codes no service sends on purpose become a plain `Refusal`."""
+    return _BY_CODE.get(status.code, Refusal)(status.message)

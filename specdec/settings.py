@@ -1,0 +1,85 @@
+"""Settings of a process: one class gives the flags, the environment variables, the defaults and their documentation."""
+
+import sys
+from collections.abc import Sequence
+from typing import Literal, NoReturn, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_ORCHESTRATOR_PORT = 50050
+DEFAULT_DRAFT_PORT = 50051
+DEFAULT_TARGET_PORT = 50052
+
+
+class ServiceSettings(BaseSettings):
+    """What every service can be told. A flag wins over its environment variable, and that over the default."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it.")
+    drain_seconds: float = Field(
+        20.0, ge=0, description="After SIGTERM, how long running requests may go on before they are cut."
+    )
+    log_format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line to log.")
+
+
+class ModelServiceSettings(ServiceSettings):
+    """What the draft and the target service have in common."""
+
+    model: str = Field(
+        DEFAULT_MODEL, description="Embedded model name, Hugging Face id, directory, or path of a GGUF file."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA."
+    )
+    device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")
+    num_threads: int = Field(0, ge=0, description="Threads of a forward pass on CPU; 0 is PyTorch's choice.")
+    max_context_length: int = Field(
+        0, ge=0, description="Longest sequence served, in tokens; 0 is the model's own limit."
+    )
+    max_num_sequences: int = Field(256, ge=1, description="Most sequences open at once.")
+    max_num_draft_tokens: int = Field(32, ge=1, le=256, description="Largest window of a round, in draft tokens.")
+    max_batch_rows: int = Field(
+        512, ge=1, description="Most rows (tokens) of one forward pass; longer prompts take several."
+    )
+
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+def load_settings(settings_class: type[Settings], arguments: Sequence[str] | None = None, *, program: str) -> Settings:
+    """Read flags and environment. A malformed value ends the process with status 2 and names the flag and the variable.
+
+    Args:
+        settings_class: its `model_config` holds the prefix of its environment variables.
+        arguments: command line without the program's name; None reads `sys.argv`.
+        program: name shown in usage and errors.
+    """
+    configured = type(
+        settings_class.__name__,
+        (settings_class,),
+        {
+            "__doc__": settings_class.__doc__,
+            "__module__": settings_class.__module__,
+            "model_config": SettingsConfigDict(cli_prog_name=program, cli_kebab_case=True, cli_hide_none_type=True),
+        },
+    )
+    try:
+        return CliApp.run(configured, cli_args=list(sys.argv[1:] if arguments is None else arguments))
+    except ValidationError as error:
+        prefix = settings_class.model_config.get("env_prefix", "")
+        lines = []
+        for problem in error.errors(include_url=False, include_input=False):
+            name = str(problem["loc"][0]) if problem["loc"] else ""
+            where = f"--{name.replace('_', '-')} / {prefix}{name.upper()}: " if name else ""
+            lines.append(f"{where}{problem['msg']}")
+        _exit(program, lines)
+    except SettingsError as error:
+        _exit(program, [str(error)])
+
+
+def _exit(program: str, lines: list[str]) -> NoReturn:
+    sys.stderr.write("".join(f"{program}: {line}\n" for line in lines))
+    raise SystemExit(2)

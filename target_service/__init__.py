@@ -1,0 +1,1 @@
+"""The target service: verifies windows of draft tokens in one forward pass."""
