@@ -1,0 +1,152 @@
+"""Attention over a ragged batch, as an attention implementation of transformers.
+
+The new tokens of all sequences lie side by side in one row of the batch. Everything else in a decoder works token by
+token; only attention must know where one sequence ends and the next begins. So this function is all that a model needs
+to serve many sequences of different lengths in one pass, without padding and without a change to the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from specdec.runner.cache import SequenceCache
+
+ATTENTION_NAME = "specdec_ragged"
+"""Name to load a model with: `from_pretrained(..., attn_implementation=ATTENTION_NAME)`."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """The new tokens of one sequence in a batch."""
+
+    cache: SequenceCache
+    num_rows: int
+    parents: list[int] | None = None
+    """Of a token tree: for each of the last `len(parents)` rows, the row it follows (counted among them), or -1 for the
+    row before the tree. None: a chain."""
+    _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+
+    def mask(self, sliding_window: int | None, device: torch.device) -> torch.Tensor | None:
+        """Which of the cached and new tokens each new row sees; (rows, length + rows) of bool, or None for all."""
+        if sliding_window not in self._masks:
+            self._masks[sliding_window] = _build_mask(
+                self.cache.length, self.num_rows, self.parents, sliding_window, device
+            )
+        return self._masks[sliding_window]
+
+
+def row_depths(num_rows: int, parents: list[int] | None) -> list[int]:
+    """Position of each new row, relative to the first: in a tree, siblings share one."""
+    depths = list(range(num_rows))
+    if parents is not None:
+        first = num_rows - len(parents)
+        for node, parent in enumerate(parents):
+            depths[first + node] = depths[first + parent] + 1 if parent >= 0 else first
+    return depths
+
+
+def _build_mask(
+    length: int, num_rows: int, parents: list[int] | None, sliding_window: int | None, device: torch.device
+) -> torch.Tensor | None:
+    total = length + num_rows
+    if num_rows == 1 and (sliding_window is None or total <= sliding_window):
+        return None
+    columns = torch.arange(total, device=device)
+    depths = torch.tensor(row_depths(num_rows, parents), device=device)
+    positions = torch.cat([columns[:length], length + depths])
+    mask = columns[None, :] <= (length + torch.arange(num_rows, device=device))[:, None]
+    if parents is not None:
+        first = num_rows - len(parents)
+        for node, parent in enumerate(parents):
+            row = first + node
+            # A node sees what its parent sees, and itself.
+            mask[row] = mask[first + parent] if parent >= 0 else mask[first - 1] if first else columns < length
+            mask[row, length + row] = True
+    if sliding_window is not None:
+        mask &= positions[None, :] > (length + depths - sliding_window)[:, None]
+    return mask
+
+
+def ragged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    segments: list[Segment],
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention of each segment's rows over its own cache; writes the new keys and values into it.
+
+    Args:
+        module: the attention layer; `layer_idx` names its slot in the caches.
+        query: (1, heads, rows, head_dim), the rows of all segments side by side.
+        key: (1, kv_heads, rows, head_dim)
+        value: (1, kv_heads, rows, head_dim)
+        attention_mask: not used; who sees whom follows from `segments`.
+        segments: the sequences, in the order of their rows.
+        scaling: factor on the scores; None is 1 / sqrt(head_dim).
+        sliding_window: a row sees this many tokens, itself included; None sees all.
+        softcap: bound on the scores, `softcap * tanh(score / softcap)` (Gemma 2).
+        s_aux: one extra score for each head that takes part in the softmax and carries no value (gpt-oss).
+
+    Returns:
+        (1, rows, heads, head_dim) and no weights, as transformers expects.
+    """
+    heads, kv_heads = query.shape[1], key.shape[1]
+    groups = heads // kv_heads
+    outputs = []
+    start = 0
+    for segment in segments:
+        end = start + segment.num_rows
+        keys, values = segment.cache.write(module.layer_idx, key[0, :, start:end], value[0, :, start:end])  # type: ignore[arg-type]
+        # The query heads that share a key head become further rows of that head: nothing is repeated in memory.
+        rows = query[0, :, start:end].reshape(kv_heads, groups * segment.num_rows, -1)
+        mask = segment.mask(sliding_window, query.device)
+        if mask is not None and groups > 1:
+            mask = mask.repeat(groups, 1)
+        if softcap is None and s_aux is None:
+            out = functional.scaled_dot_product_attention(
+                rows[None], keys[None], values[None], attn_mask=mask, scale=scaling
+            )[0]
+        else:
+            out = _explicit_attention(rows, keys, values, mask, scaling, softcap, s_aux)
+        outputs.append(out.reshape(heads, segment.num_rows, -1))
+        start = end
+    return torch.cat(outputs, dim=1).transpose(0, 1)[None], None
+
+
+def _explicit_attention(
+    rows: torch.Tensor,  # (kv_heads, groups * rows, head_dim)
+    keys: torch.Tensor,  # (kv_heads, tokens, head_dim)
+    values: torch.Tensor,  # (kv_heads, tokens, head_dim)
+    mask: torch.Tensor | None,  # (groups * rows, tokens)
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: torch.Tensor | None,  # (heads,)
+) -> torch.Tensor:
+    """For the score functions that the fused kernel does not have."""
+    scores = rows @ keys.transpose(1, 2) * (rows.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if s_aux is None:
+        return torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype) @ values
+    kv_heads, grouped_rows, _ = scores.shape
+    groups = s_aux.numel() // kv_heads
+    sinks = s_aux.reshape(kv_heads, groups, 1).expand(-1, -1, grouped_rows // groups).reshape(kv_heads, grouped_rows, 1)
+    weights = torch.softmax(torch.cat([scores, sinks.to(scores.dtype)], dim=-1), dim=-1, dtype=torch.float32)
+    return weights[..., :-1].to(values.dtype) @ values
+
+
+AttentionInterface.register(ATTENTION_NAME, ragged_attention)

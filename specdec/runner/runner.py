@@ -1,0 +1,77 @@
+"""One forward pass for everything that is ready: prefill chunks, decode steps and windows of many sequences."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.runner.attention import Segment, row_depths
+from specdec.runner.cache import SequenceCache
+
+
+@dataclass(slots=True)
+class Work:
+    """New tokens of one sequence to be run, continuing its cache."""
+
+    cache: SequenceCache
+    token_ids: Sequence[int]
+    num_logits: int
+    """How many of the last rows need logits; 0 for a prefill chunk that is not the last."""
+    parents: list[int] | None = None
+    """See `Segment.parents`."""
+
+
+class ModelRunner:
+    """Runs a causal language model over ragged batches.
+
+    Args:
+        model: loaded with `attn_implementation=ATTENTION_NAME`.
+        vocab_size: true size of the vocabulary; padding rows of the checkpoint are cut off the logits.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+        self._model = model
+        self._vocab_size = vocab_size
+        self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
+        """Run the new tokens of all sequences at once and move every cache past them.
+
+        Args:
+            batch: at least one piece of work, each with at least one token and a cache of its own.
+
+        Returns:
+            For each piece, the logits of its last `num_logits` rows; (num_logits, vocab_size), float32.
+        """
+        device = self._model.device
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        segments = []
+        for work in batch:
+            num_rows = len(work.token_ids)
+            first = work.cache.length
+            token_ids.extend(work.token_ids)
+            if work.parents is None:
+                positions.extend(range(first, first + num_rows))
+            else:
+                positions.extend(first + depth for depth in row_depths(num_rows, work.parents))
+            wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
+            segments.append(Segment(work.cache, num_rows, work.parents))
+        keep = torch.tensor(wanted, dtype=torch.long, device=device)
+        output = self._model(
+            input_ids=torch.tensor([token_ids], device=device),
+            position_ids=torch.tensor([positions], device=device),
+            use_cache=False,
+            segments=segments,
+            **({"logits_to_keep": keep} if self._selects_rows else {}),
+        )
+        logits = output.logits[0] if self._selects_rows else output.logits[0, keep]
+        for work in batch:
+            work.cache.length += len(work.token_ids)
+        return list(logits[:, : self._vocab_size].float().split([work.num_logits for work in batch]))
