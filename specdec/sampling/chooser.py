@@ -1,12 +1,25 @@
 """The token a model chooses at a position: what the coupled rule compares, on both sides of the wire."""
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
+from specdec.errors import InvalidArgumentError
 from specdec.sampling.noise import Stream, gumbel_argmax, noise_key
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import LogitsRules
+
+
+class Choice(NamedTuple):
+    """A token and the law it was chosen by."""
+
+    token_id: int
+    processed_logits: torch.Tensor
+    """(vocab_size,), float32; their softmax is the law at temperature > 0."""
+    is_sampled: bool
+    """False at temperature 0, where the law is all on one token."""
 
 
 class TokenChooser:
@@ -26,7 +39,7 @@ class TokenChooser:
         self._seed = params.seed
         self._is_greedy = params.is_greedy
 
-    def choose(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> int:
+    def choose(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> Choice:
         """The token at the position behind `committed` and `path`.
 
         Args:
@@ -35,10 +48,21 @@ class TokenChooser:
             path: draft tokens that follow them.
 
         Returns:
-            The token id.
+            The token and the law it was chosen by.
+
+        Raises:
+            InvalidArgumentError: the request's rules exclude every token at this position.
+            FloatingPointError: the model gave NaN.
         """
         history = [*committed, *path] if self._rules.reads_history else ()
         processed = self._rules.apply(logits, history)
         if self._is_greedy:
-            return int(processed.argmax())
-        return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
+            token = int(processed.argmax())
+        else:
+            token = gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
+        score = float(processed[token])
+        if math.isnan(score):
+            raise FloatingPointError("the model's logits are not numbers")
+        if score == -math.inf:
+            raise InvalidArgumentError("the sampling rules exclude every token at some position; relax them")
+        return Choice(token, processed, not self._is_greedy)

@@ -82,8 +82,11 @@ class SamplingParams:
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             if any(token_id >= vocab_size for token_id in getattr(self, name)):
                 raise InvalidArgumentError(f"{name} names a token id outside the vocabulary of {vocab_size}")
-        if self.allowed_token_ids and set(self.allowed_token_ids) <= set(self.banned_token_ids):
-            raise InvalidArgumentError("allowed_token_ids and banned_token_ids together leave no token to generate")
+        excluded = set(self.banned_token_ids) | (set(self.stop_token_ids) if self.min_new_tokens else set())
+        if self.allowed_token_ids and set(self.allowed_token_ids) <= excluded:
+            raise InvalidArgumentError(
+                "allowed_token_ids leaves no token to generate once banned_token_ids and min_new_tokens are applied"
+            )
 
     def to_proto(self) -> sampling_pb2.SamplingParams:
         """Every field set, as the services want it."""

@@ -81,7 +81,7 @@ class LogitsRules:
         rules: list[LogitsProcessor] = []
         if params.logit_bias:
             rules.append(
-                SequenceBiasLogitsProcessor({(token,): float(bias) for token, bias in params.logit_bias.items()})
+                SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in params.logit_bias.items()])
             )
         if params.allowed_token_ids:
             rules.append(AllowedTokensLogitsProcessor(params.allowed_token_ids))
@@ -119,4 +119,4 @@ class LogitsRules:
         if not self._rules:
             return logits
         input_ids = torch.tensor([list(history)], device=self._device) if self.reads_history else self._no_history
-        return self._rules(input_ids, logits[None])[0]  # type: ignore[arg-type, no-any-return]
+        return self._rules(input_ids, logits[None])[0]  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""A causal language model as drafter: K short forward passes for all sequences that ask, as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from draft_service.sequence import Draft, DraftSequence
+from specdec.engine.schedule import plan_pass
+from specdec.errors import InvalidArgumentError
+from specdec.runner.cache import SequenceCache
+from specdec.runner.runner import ModelRunner, Work
+from specdec.sampling.chooser import TokenChooser
+from specdec.v1 import model_pb2
+
+
+@dataclass(slots=True)
+class _State:
+    chooser: TokenChooser
+    cache: SequenceCache = field(default_factory=SequenceCache)
+
+
+@dataclass(slots=True)
+class _PendingStep:
+    """A draft's next forward pass: every token without keys and values, the last draft token included."""
+
+    draft: Draft
+    state: _State
+    num_window_rows: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.draft.is_open and not self.draft.token_ids
+
+    @property
+    def num_uncached_tokens(self) -> int:
+        return self.draft.base_length + len(self.draft.token_ids) - self.state.cache.length
+
+
+class CausalLMDrafter:
+    """Guesses with a language model, choosing as the target will: same rules, same noise.
+
+    The last token of a proposal is never run, so after full acceptance the cache lacks it; the next step simply feeds
+    everything from the cache's length to the committed length.
+
+    Args:
+        runner: runs the model.
+        info: what the service advertises.
+        device: of the model.
+        max_batch_rows: most rows of one forward pass.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, info: model_pb2.ModelInfo, device: torch.device, max_batch_rows: int
+    ) -> None:
+        self.info = info
+        self._runner = runner
+        self._device = device
+        self._max_batch_rows = max_batch_rows
+        self._states: dict[int, _State] = {}
+
+    def open(self, sequence: DraftSequence) -> None:
+        """See `Drafter`."""
+        chooser = TokenChooser(sequence.params, sequence.prompt_length, self._device)
+        self._states[id(sequence)] = _State(chooser)
+
+    def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
+        """See `Drafter`. Rolls the cache back to the tokens that turned out right."""
+        cache = self._states[id(sequence)].cache
+        base_length = len(sequence.token_ids) - num_accepted - 1
+        cache.truncate(min(cache.length, base_length + num_accepted))
+
+    def close(self, sequence: DraftSequence) -> None:
+        """See `Drafter`."""
+        self._states.pop(id(sequence), None)
+
+    def advance(self, drafts: Sequence[Draft]) -> None:
+        """See `Drafter`. One forward pass."""
+        steps = []
+        for draft in drafts:
+            step = _PendingStep(draft, self._states[id(draft.sequence)])
+            # The token after the context's end cannot be drafted; a prefill that is there already needs no pass.
+            is_full = draft.base_length + len(draft.token_ids) > self.info.max_context_length
+            if is_full or (draft.num_wanted == 0 and step.num_uncached_tokens == 0):
+                draft.is_done = True
+            else:
+                steps.append(step)
+        shares = plan_pass(steps, self._max_batch_rows)
+        if not shares:
+            return
+        batch = []
+        for step, num_rows, finishes in shares:
+            known = [*step.draft.sequence.token_ids, *step.draft.token_ids]
+            first = step.state.cache.length
+            wants_token = finishes and step.draft.num_wanted > 0
+            batch.append(Work(step.state.cache, known[first : first + num_rows], int(wants_token)))
+        logits = self._runner.forward(batch)
+        for (step, _, finishes), rows in zip(shares, logits, strict=True):
+            draft = step.draft
+            draft.batch_sequences = draft.batch_sequences or len(shares)
+            draft.batch_rows = draft.batch_rows or sum(share.num_rows for share in shares)
+            if not finishes:
+                continue
+            if draft.num_wanted:
+                try:
+                    choice = step.state.chooser.choose(rows[0], draft.sequence.token_ids, draft.token_ids)
+                except InvalidArgumentError:  # The rules leave no token: nothing to guess; the target will say so.
+                    draft.is_done = True
+                    continue
+                draft.token_ids.append(choice.token_id)
+            draft.is_done = len(draft.token_ids) >= draft.num_wanted

@@ -1,0 +1,35 @@
+"""What the draft engine asks of every drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from draft_service.sequence import Draft, DraftSequence
+from specdec.v1 import model_pb2
+
+
+class Drafter(Protocol):
+    """Guesses tokens for many sequences. Called on the engine's thread only.
+
+    A drafter keeps what it needs of a sequence under the sequence itself and drops it in `close`.
+    """
+
+    @property
+    def info(self) -> model_pb2.ModelInfo:
+        """What the service advertises."""
+
+    def open(self, sequence: DraftSequence) -> None:
+        """A sequence begins with its committed tokens."""
+
+    def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
+        """A round is over: `sequence.token_ids` grew by `num_accepted` tokens of the last proposal and one more."""
+
+    def close(self, sequence: DraftSequence) -> None:
+        """A sequence ends; harmless if it is not open."""
+
+    def advance(self, drafts: Sequence[Draft]) -> None:
+        """Do one batch of work, appending to `token_ids` and setting `is_done` of the drafts that it finishes.
+
+        Every draft not done is passed again; a drafter need not serve all of them each time, but must serve one.
+        """

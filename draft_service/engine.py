@@ -1,0 +1,121 @@
+"""The draft service's engine: drafts for every sequence that asks, batched, and answers as they get ready."""
+
+from __future__ import annotations
+
+import time
+
+from draft_service.drafters.drafter import Drafter
+from draft_service.sequence import Draft, DraftSequence
+from specdec.engine.connection import Connection
+from specdec.engine.sequences import SequenceEngine
+from specdec.errors import InvalidArgumentError, Refusal
+from specdec.v1 import draft_pb2, model_pb2
+
+DraftConnection = Connection[draft_pb2.DraftEvent]
+
+
+class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, DraftSequence]):
+    """Proposes tokens for many sequences. Lives on an `EngineThread`; nothing here may be called from elsewhere.
+
+    Args:
+        drafter: makes the guesses; its advertised limits are enforced here.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(draft_pb2.DraftEvent, drafter.info.max_num_sequences)
+        self._drafter = drafter
+        self._drafts: dict[tuple[DraftConnection, bytes], Draft] = {}
+
+    def step(self) -> bool:
+        """One batch of drafting, and the proposals that it finished. Returns whether drafts are still in the making."""
+        drafts = list(self._drafts.values())
+        if drafts:
+            started = time.perf_counter()
+            self._drafter.advance(drafts)
+            elapsed = time.perf_counter() - started
+            for draft in drafts:
+                if draft.batch_sequences and draft.started is None:
+                    draft.started = started
+                if draft.started is not None:
+                    draft.compute_seconds += elapsed
+                if draft.is_done:
+                    self._answer(draft)
+            self._flush()
+        return bool(self._drafts)
+
+    def _carry_out(self, connection: DraftConnection, command: draft_pb2.DraftCommand, arrived: float) -> None:
+        kind = command.WhichOneof("command")
+        if kind == "open":
+            self._open(connection, command.sequence_id, command.open, arrived)
+        elif kind == "commit":
+            self._commit(connection, command.sequence_id, command.commit, arrived)
+        elif kind == "close":
+            self._forget(connection, command.sequence_id)
+        else:
+            raise InvalidArgumentError("a command is neither open, commit nor close")
+
+    def _refuse(self, connection: DraftConnection, command: draft_pb2.DraftCommand, refusal: Refusal) -> None:
+        asked = command.open if command.HasField("open") else command.commit
+        self._fail(connection, command.sequence_id, asked.epoch, asked.round, refusal)
+
+    def _open(
+        self, connection: DraftConnection, sequence_id: bytes, command: draft_pb2.DraftOpen, arrived: float
+    ) -> None:
+        if not self._admit(connection, sequence_id, command.epoch):
+            return
+        self._check_count(command.num_draft_tokens)
+        sequence = DraftSequence.from_open(connection, sequence_id, command, self._drafter.info)
+        self._keep(connection, sequence_id, sequence)
+        self._drafter.open(sequence)
+        self._drafts[connection, sequence_id] = Draft(
+            sequence, command.round, command.num_draft_tokens, command.trace_context, arrived, is_open=True
+        )
+
+    def _commit(
+        self, connection: DraftConnection, sequence_id: bytes, commit: draft_pb2.DraftCommit, arrived: float
+    ) -> None:
+        sequence = self._find(connection, sequence_id, commit.epoch)
+        if sequence is None:
+            return
+        self._check_count(commit.num_draft_tokens)
+        num_accepted = sequence.commit(commit, self._drafter.info.vocab_size)
+        self._drafter.commit(sequence, num_accepted)
+        # A draft still in the making continues a prefix that is over; the orchestrator did not wait for it.
+        unfinished = self._drafts.pop((connection, sequence_id), None)
+        if commit.num_draft_tokens:
+            is_open = unfinished is not None and unfinished.is_open
+            self._drafts[connection, sequence_id] = Draft(
+                sequence, commit.round, commit.num_draft_tokens, commit.trace_context, arrived, is_open
+            )
+
+    def _check_count(self, num_draft_tokens: int) -> None:
+        limit = self._drafter.info.max_num_draft_tokens
+        if num_draft_tokens > limit:
+            raise InvalidArgumentError(f"num_draft_tokens is {num_draft_tokens}; at most {limit} are proposed at once")
+
+    def _answer(self, draft: Draft) -> None:
+        sequence = draft.sequence
+        del self._drafts[sequence.connection, sequence.sequence_id]
+        if not draft.num_wanted:
+            return
+        sequence.proposed = draft.token_ids
+        event = draft_pb2.DraftEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=draft.round)
+        event.proposal.base_length = draft.base_length
+        event.proposal.token_ids.extend(draft.token_ids)
+        waited = (draft.started if draft.started is not None else time.perf_counter()) - draft.arrived
+        event.proposal.timings.CopyFrom(
+            model_pb2.Timings(
+                queue_microseconds=round(waited * 1e6),
+                compute_microseconds=round(draft.compute_seconds * 1e6),
+                batch_sequences=draft.batch_sequences,
+                batch_rows=draft.batch_rows,
+            )
+        )
+        self._send(sequence.connection, event)
+
+    def _forget(self, connection: DraftConnection, sequence_id: bytes) -> None:
+        sequence = self._sequences.get(connection, {}).get(sequence_id)
+        if sequence is not None:
+            self._drafter.close(sequence)
+        self._drafts.pop((connection, sequence_id), None)
+        super()._forget(connection, sequence_id)

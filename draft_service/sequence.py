@@ -1,0 +1,109 @@
+"""A sequence as the draft service knows it, and a proposal in the making."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specdec.checksum import prefix_checksum
+from specdec.engine.connection import Connection
+from specdec.engine.sequences import check_prefix, check_token_ids
+from specdec.errors import FailedPreconditionError, InvalidArgumentError
+from specdec.sampling.params import SamplingParams
+from specdec.v1 import draft_pb2, model_pb2
+
+
+@dataclass(slots=True)
+class DraftSequence:
+    """Committed tokens, and the last proposal that continued them."""
+
+    connection: Connection[draft_pb2.DraftEvent]
+    sequence_id: bytes
+    epoch: int
+    token_ids: list[int]
+    prompt_length: int
+    params: SamplingParams
+    checksum: int
+    proposed: list[int] = field(default_factory=list)
+    """Tokens of the last proposal, for its round's commit."""
+
+    @classmethod
+    def from_open(
+        cls,
+        connection: Connection[draft_pb2.DraftEvent],
+        sequence_id: bytes,
+        command: draft_pb2.DraftOpen,
+        info: model_pb2.ModelInfo,
+    ) -> DraftSequence:
+        """Check an open and make the sequence.
+
+        Raises:
+            InvalidArgumentError: a field has no meaning here, or a token id is outside the vocabulary.
+        """
+        token_ids = list(command.token_ids)
+        check_token_ids("token_ids", token_ids, info.vocab_size)
+        if not 1 <= command.prompt_length <= len(token_ids):
+            raise InvalidArgumentError(
+                f"prompt_length is {command.prompt_length}; it must be between 1 and the {len(token_ids)} tokens sent"
+            )
+        if command.acceptance_rule not in info.acceptance_rules:
+            raise InvalidArgumentError("acceptance_rule is not one of those that this drafter advertises")
+        params = SamplingParams.from_proto(command.sampling)
+        if info.vocab_size:
+            params.check_token_ids(info.vocab_size)
+        return cls(
+            connection, sequence_id, command.epoch, token_ids, command.prompt_length, params, prefix_checksum(token_ids)
+        )
+
+    def commit(self, commit: draft_pb2.DraftCommit, vocab_size: int) -> int:
+        """Take note of a round's outcome; returns how many of the tokens proposed were accepted.
+
+        Raises:
+            InvalidArgumentError: the next token is outside the vocabulary.
+            FailedPreconditionError: the outcome does not continue what is known here; open the sequence again.
+        """
+        accepted = commit.num_accepted_tokens
+        if accepted > len(self.proposed):
+            raise FailedPreconditionError(
+                f"{accepted} tokens were accepted, but the last proposal had {len(self.proposed)}; open again"
+            )
+        check_token_ids("next_token_id", [commit.next_token_id], vocab_size)
+        if commit.committed_length != commit.base_length + accepted + 1:
+            raise InvalidArgumentError("committed_length must be base_length + num_accepted_tokens + 1")
+        new_tokens = [*self.proposed[:accepted], commit.next_token_id]
+        checksum = prefix_checksum(new_tokens, self.checksum)
+        check_prefix(
+            commit.base_length,
+            commit.checksum,
+            known_length=len(self.token_ids),
+            known_checksum=checksum,
+            what="commit",
+        )
+        self.token_ids.extend(new_tokens)
+        self.checksum = checksum
+        self.proposed = []
+        return accepted
+
+
+@dataclass(slots=True)
+class Draft:
+    """A proposal in the making."""
+
+    sequence: DraftSequence
+    round: int
+    num_wanted: int
+    """Tokens asked for; 0: only prefill."""
+    trace_context: model_pb2.TraceContext
+    arrived: float
+    is_open: bool
+    token_ids: list[int] = field(default_factory=list)
+    is_done: bool = False
+    started: float | None = None
+    """When work on it began; seconds of `time.perf_counter`, as `arrived`."""
+    compute_seconds: float = 0.0
+    batch_sequences: int = 0
+    batch_rows: int = 0
+
+    @property
+    def base_length(self) -> int:
+        """Committed tokens that it continues."""
+        return len(self.sequence.token_ids)

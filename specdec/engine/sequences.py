@@ -1,0 +1,184 @@
+"""What the draft and the target engine have in common: sequences of streams, commands on them, and answers."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from specdec.engine.connection import Connection
+from specdec.engine.stream import Arrival
+from specdec.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    Refusal,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from specdec.v1 import draft_pb2, target_pb2
+
+SEQUENCE_ID_BYTES = 16
+
+CommandT = TypeVar("CommandT", draft_pb2.DraftCommand, target_pb2.TargetCommand)
+EventT = TypeVar("EventT", draft_pb2.DraftEvent, target_pb2.TargetEvent)
+
+
+class EngineSequence(Protocol):
+    """A sequence as an engine keeps it."""
+
+    epoch: int
+
+
+SequenceT = TypeVar("SequenceT", bound=EngineSequence)
+
+
+class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
+    """Keeps the sequences of every stream, carries out commands on them and collects the answers.
+
+    A sequence is known by its stream and its id, so no stream can name another's. A command that is refused closes its
+    sequence and is answered with the reason; nobody else notices.
+
+    Args:
+        make_event: the class of events.
+        max_num_sequences: most sequences open at once.
+    """
+
+    def __init__(self, make_event: Callable[..., EventT], max_num_sequences: int) -> None:
+        self._make_event: Callable[..., EventT] = make_event
+        self._max_num_sequences = max_num_sequences
+        self._sequences: dict[Connection[EventT], dict[bytes, SequenceT]] = {}
+        self._outbox: dict[Connection[EventT], list[EventT]] = {}
+        self.is_draining = False
+        """Set from any thread: no further sequence is opened."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences open now. May be read from any thread."""
+        return sum(map(len, list(self._sequences.values())))
+
+    def handle(self, arrivals: Sequence[Arrival[CommandT, EventT]]) -> None:
+        """Carry out commands in order; what they ask to compute is left to `step`."""
+        for connection, command, arrived in arrivals:
+            if command is None:
+                for sequence_id in list(self._sequences.get(connection, {})):
+                    self._forget(connection, sequence_id)
+                continue
+            try:
+                self._carry_out(connection, command, arrived)
+            except Refusal as refusal:
+                self._refuse(connection, command, refusal)
+        self._flush()
+
+    @abc.abstractmethod
+    def _carry_out(self, connection: Connection[EventT], command: CommandT, arrived: float) -> None:
+        """Carry out one command; raises `Refusal`."""
+
+    @abc.abstractmethod
+    def _refuse(self, connection: Connection[EventT], command: CommandT, refusal: Refusal) -> None:
+        """Answer a command that was refused."""
+
+    def _admit(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> bool:
+        """Make room for a sequence that is opened; False if the open is a late message of an epoch that is over.
+
+        Raises:
+            InvalidArgumentError: malformed id or epoch.
+            FailedPreconditionError: the epoch is open already.
+            ResourceExhaustedError: too many sequences.
+            UnavailableError: the service is draining.
+        """
+        if len(sequence_id) != SEQUENCE_ID_BYTES:
+            raise InvalidArgumentError(f"sequence_id has {len(sequence_id)} bytes; it must have {SEQUENCE_ID_BYTES}")
+        if epoch < 1:
+            raise InvalidArgumentError("epoch is 0; epochs count from 1")
+        known = self._sequences.get(connection, {}).get(sequence_id)
+        if known is not None:
+            if epoch < known.epoch:
+                return False
+            if epoch == known.epoch:
+                raise FailedPreconditionError(f"epoch {epoch} is open already; the next one is {epoch + 1}")
+            self._forget(connection, sequence_id)
+        if self.is_draining:
+            raise UnavailableError("this service is shutting down; open the sequence on another replica")
+        if self.num_sequences >= self._max_num_sequences:
+            raise ResourceExhaustedError(f"{self._max_num_sequences} sequences are open, which is the limit")
+        return True
+
+    def _keep(self, connection: Connection[EventT], sequence_id: bytes, sequence: SequenceT) -> None:
+        self._sequences.setdefault(connection, {})[sequence_id] = sequence
+
+    def _find(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> SequenceT | None:
+        """The sequence a command is for; None if the command is a late message of an epoch that is over.
+
+        Raises:
+            FailedPreconditionError: no such sequence or epoch is open on this stream.
+        """
+        sequence = self._sequences.get(connection, {}).get(sequence_id)
+        if sequence is None:
+            raise FailedPreconditionError("the sequence is not open on this stream; open it first")
+        if epoch > sequence.epoch:
+            raise FailedPreconditionError(f"epoch {epoch} is not open; the open one is {sequence.epoch}")
+        return sequence if epoch == sequence.epoch else None
+
+    def _forget(self, connection: Connection[EventT], sequence_id: bytes) -> None:
+        """Drop a sequence and its cache; harmless if there is none."""
+        sequences = self._sequences.get(connection)
+        if sequences is not None:
+            sequences.pop(sequence_id, None)
+            if not sequences:
+                del self._sequences[connection]
+
+    def _fail(
+        self, connection: Connection[EventT], sequence_id: bytes, epoch: int, round_index: int, refusal: Refusal
+    ) -> None:
+        """Close a sequence and say why."""
+        self._forget(connection, sequence_id)
+        event = self._make_event(sequence_id=sequence_id, epoch=epoch, round=round_index)
+        event.failed.CopyFrom(refusal.to_status())
+        self._send(connection, event)
+
+    def _send(self, connection: Connection[EventT], event: EventT) -> None:
+        self._outbox.setdefault(connection, []).append(event)
+
+    def _flush(self) -> None:
+        """Hand every stream its answers, all at once."""
+        for connection, events in self._outbox.items():
+            connection.send(events)
+        self._outbox.clear()
+
+
+def check_prefix(base_length: int, checksum: int | None, *, known_length: int, known_checksum: int, what: str) -> None:
+    """Refuse a message that stands on another committed prefix than the one known here.
+
+    Args:
+        base_length: committed length the message names.
+        checksum: checksum it names.
+        known_length: committed length known here.
+        known_checksum: its checksum.
+        what: the message, for the reason.
+
+    Raises:
+        FailedPreconditionError: they differ; the sequence must be opened again.
+    """
+    if base_length != known_length:
+        raise FailedPreconditionError(
+            f"the {what} stands on {base_length} tokens, but {known_length} are committed here; open the sequence again"
+        )
+    if checksum != known_checksum:
+        raise FailedPreconditionError(f"the {what} names another checksum of the committed prefix; open it again")
+
+
+def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse an empty list, and ids that the vocabulary does not have.
+
+    Args:
+        name: of the field, for the reason.
+        token_ids: the ids.
+        vocab_size: 0: any id.
+
+    Raises:
+        InvalidArgumentError: naming the field.
+    """
+    if not token_ids:
+        raise InvalidArgumentError(f"{name} is empty; at least one token is needed")
+    if vocab_size and max(token_ids) >= vocab_size:
+        raise InvalidArgumentError(f"{name} has an id outside the vocabulary of {vocab_size}")

@@ -1,0 +1,69 @@
+"""A bidirectional stream between an orchestrator and an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from specdec.engine.connection import Connection
+from specdec.engine.thread import EngineThread
+from specdec.errors import ResourceExhaustedError
+
+Message = TypeVar("Message")
+Command = TypeVar("Command")
+Event = TypeVar("Event")
+
+_MAX_BACKLOG = 4096
+"""Commands that may wait for the engine before streams are not read any further."""
+_MAX_UNREAD_EVENTS = 4096
+_MAX_EVENTS_A_MESSAGE = 256
+
+
+class Arrival(NamedTuple, Generic[Command, Event]):
+    """A command as the engine gets it."""
+
+    connection: Connection[Event]
+    command: Command | None
+    """None: the stream has ended and its sequences are to be forgotten."""
+    arrived: float
+    """When it was read from the stream, in seconds of `time.perf_counter`."""
+
+
+async def run_stream(
+    messages: AsyncIterator[Message],
+    commands_of: Callable[[Message], Iterable[Command]],
+    thread: EngineThread[Arrival[Command, Event]],
+) -> AsyncIterator[list[Event]]:
+    """Feed the engine what arrives and yield what it answers, everything that is ready at once.
+
+    However the stream ends, its sequences end with it: a request stream that simply stops is an abort.
+
+    Raises:
+        ResourceExhaustedError: the peer does not read its events.
+    """
+    connection: Connection[Event] = Connection(_MAX_UNREAD_EVENTS)
+
+    async def read() -> None:
+        try:
+            async for message in messages:
+                arrived = time.perf_counter()
+                for command in commands_of(message):
+                    thread.submit(Arrival(connection, command, arrived))
+                while thread.backlog > _MAX_BACKLOG:  # noqa: ASYNC110 - rare, and the engine stays free of asyncio
+                    await asyncio.sleep(0.005)
+        finally:
+            connection.close()
+
+    reader = asyncio.create_task(read())
+    try:
+        while events := await connection.next_events():
+            for start in range(0, len(events), _MAX_EVENTS_A_MESSAGE):
+                yield events[start : start + _MAX_EVENTS_A_MESSAGE]
+        if connection.is_overrun:
+            raise ResourceExhaustedError(f"more than {_MAX_UNREAD_EVENTS} events were left unread; read the stream")
+    finally:
+        thread.submit(Arrival(connection, None, time.perf_counter()))
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)  # a broken stream is no news: its sequences go with it

@@ -1,0 +1,90 @@
+"""The thread that owns the model: what touches sequences, caches or tensors happens on it and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+Command_contra = TypeVar("Command_contra", contravariant=True)
+Command = TypeVar("Command")
+
+_log = logging.getLogger(__name__)
+
+
+class Engine(Protocol[Command_contra]):
+    """What the thread drives."""
+
+    def handle(self, commands: Sequence[Command_contra]) -> None:
+        """Take note of commands that arrived, in order; refusals are answered here."""
+
+    def step(self) -> bool:
+        """Do one batch of work and answer it. Returns whether there is more to do now."""
+
+
+class EngineThread(Generic[Command]):
+    """Runs an engine: takes all commands that have arrived, does one step, and again; sleeps if there is nothing to do.
+
+    An exception out of the engine is a bug or a broken device. It is logged, kept in `failure`, and the thread ends:
+    a service must not go on with a model in an unknown state. `on_failure` is called on the thread.
+    """
+
+    def __init__(self, engine: Engine[Command], name: str, on_failure: Callable[[], None] = lambda: None) -> None:
+        self._engine = engine
+        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopping = threading.Event()
+        self._on_failure = on_failure
+        self.failure: BaseException | None = None
+        self.heartbeat = time.monotonic()
+        """When the thread last began a step or was idle; monotonic seconds."""
+
+    def start(self) -> None:
+        """Begin to run; once."""
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        """Hand over a command, from any thread."""
+        self._inbox.put(command)
+
+    @property
+    def backlog(self) -> int:
+        """Commands that wait to be taken; approximate."""
+        return self._inbox.qsize()
+
+    def stop(self, timeout: float) -> bool:
+        """Let the step in progress finish, then end the thread. Blocks up to `timeout` seconds; False: it is stuck."""
+        self._stopping.set()
+        self._inbox.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        more = False
+        try:
+            while not self._stopping.is_set():
+                self.heartbeat = time.monotonic()
+                commands = self._take(wait=not more)
+                if commands:
+                    self._engine.handle(commands)
+                more = self._engine.step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the thread must learn of it
+            _log.exception("the engine failed")
+            self.failure = error
+            self._on_failure()
+
+    def _take(self, *, wait: bool) -> list[Command]:
+        """All commands in the inbox; with `wait`, at least one or a timeout that keeps the heartbeat fresh."""
+        commands: list[Command] = []
+        try:
+            while True:
+                command = self._inbox.get(block=wait, timeout=1.0 if wait else None)
+                if command is not None:
+                    commands.append(command)
+                wait = False
+        except queue.Empty:
+            return commands
