@@ -1,0 +1,1 @@
+"""Models: finding them, converting GGUF files once, refusing what cannot be served, loading."""

@@ -1,0 +1,106 @@
+"""Models of the Hugging Face hub: safetensors and tokenizer files, kept in the hub's own cache (HF_HOME)."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    DryRunError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+
+from specdec.models import cache
+from specdec.models.description import read_description
+from specdec.models.errors import ModelError
+from specdec.models.progress import Report, no_library_bars, watching_growth
+
+_DESCRIPTIONS = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+]
+_WEIGHTS = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+_PICKLED_WEIGHTS = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def hub_directory(repo_id: str, report: Report) -> Path:
+    """Snapshot of a model of the hub, fetched as far as it is not in the hub's cache.
+
+    The small files come first, so that a model that cannot be served is refused before its weights are fetched.
+
+    Raises:
+        ModelError: no such model, no access, no network, no room, or a model that cannot be served.
+    """
+    try:
+        described = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS))
+        read_description(described)
+        # From here on the same commit, even if the repository moves on.
+        revision = described.name
+        missing_bytes = _missing_bytes(repo_id, revision)
+        if missing_bytes:
+            cache.check_room(described, missing_bytes, "HF_HOME")
+            description = f"fetching {repo_id} ({cache.megabytes(missing_bytes)}) from the hub"
+            blobs = described.parent.parent / "blobs"
+            with report(description, missing_bytes) as advance, watching_growth(blobs, advance), no_library_bars():
+                snapshot_download(repo_id, revision=revision, allow_patterns=_DESCRIPTIONS + _WEIGHTS)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise _hub_error(repo_id, error) from error
+    return described
+
+
+def cached_hub_directory(repo_id: str) -> Path | None:
+    """Snapshot of a model in the hub's cache with its weights, or None; asks nobody."""
+    try:
+        found = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS + _WEIGHTS, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return found if any(found.glob("*.safetensors")) else None
+
+
+def _missing_bytes(repo_id: str, revision: str) -> int:
+    """Size of the weights that are still to be fetched; 0 if the hub cannot be asked.
+
+    Raises:
+        ModelError: the repository has no safetensors.
+    """
+    try:
+        plan = snapshot_download(repo_id, revision=revision, allow_patterns=_WEIGHTS + _PICKLED_WEIGHTS, dry_run=True)
+    except DryRunError:
+        return 0
+    weights = [file for file in plan if file.filename.endswith((".safetensors", ".safetensors.index.json"))]
+    if not weights:
+        kind = "pickled weights only, which are never read because they can run code" if plan else "no weights"
+        raise ModelError(f"{repo_id} has {kind}; choose a repository with safetensors")
+    return sum(file.file_size or 0 for file in weights if file.will_download)
+
+
+def _hub_error(repo_id: str, error: Exception) -> ModelError:
+    if isinstance(error, GatedRepoError):
+        return ModelError(
+            f"access to {repo_id} is gated; accept its terms on {constants.ENDPOINT}/{repo_id} "
+            "and log in with `hf auth login`"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return ModelError(
+            f"the hub has no model {repo_id}, or it is private; check the name, or log in with `hf auth login`"
+        )
+    if isinstance(error, HFValidationError):
+        return ModelError(f"{repo_id!r} is no hub id; give an id such as owner/name, or a path that exists")
+    if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+        return cache.storage_error(Path(constants.HF_HUB_CACHE), error, "HF_HOME")
+    reason = next(iter(str(error).splitlines()), "")
+    return ModelError(
+        f"{repo_id} is not in the hub's cache and the hub cannot be reached ({type(error).__name__}: {reason}); "
+        "connect to a network, or give a model that is already on disk by its path"
+    )
