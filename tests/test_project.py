@@ -1,0 +1,107 @@
+"""The repository is what it says it is: stubs, protos, import contracts, version and files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+STUBS = ROOT / "specdec" / "v1"
+MAX_LINES = 350
+
+
+def make(target: str, **variables: str | Path) -> subprocess.CompletedProcess[str]:
+    """A target of the Makefile, with the tools of this environment and nothing installed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    assignments = [f"{name}={value}" for name, value in {"VENV": sys.prefix, **variables}.items()]
+    return subprocess.run(
+        ["make", f"--old-file={sys.prefix}/.installed", target, *assignments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def tracked_files() -> list[Path]:
+    """Files under version control that are still there."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_stubs_are_what_the_protos_give(tmp_path: Path) -> None:
+    done = make("proto", OUT=tmp_path)
+    assert done.returncode == 0, done.stderr
+    fresh = {path.name: path.read_text() for path in (tmp_path / "specdec" / "v1").iterdir()}
+    committed = {path.name: path.read_text() for path in STUBS.glob("*_pb2*.py*")}
+    assert len(fresh) == 4 * len(list((ROOT / "protos" / "specdec" / "v1").glob("*.proto")))
+    assert committed.keys() == fresh.keys()
+    changed = [name for name in fresh if fresh[name] != committed[name]]
+    assert changed == [], "run `make proto` and commit what it writes"
+
+
+def test_protos_pass_lint(tmp_path: Path) -> None:
+    done = make("lint-protos", BUILD=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ("uint32 protocol_version = 1;", "uint32 protocolVersion = 1;", "snake_case"),
+        ("// Facts a peer checks", "\n\nmessage Bare {}\n\n// Facts a peer checks", "non-empty comment"),
+    ],
+)
+def test_lint_notices_a_slip_in_a_proto(tmp_path: Path, before: str, after: str, complaint: str) -> None:
+    shutil.copytree(ROOT / "protos", tmp_path / "protos")
+    proto = tmp_path / "protos" / "specdec" / "v1" / "model.proto"
+    text = proto.read_text()
+    assert before in text
+    proto.write_text(text.replace(before, after))
+    done = make("lint-protos", PROTOS=tmp_path / "protos", BUILD=tmp_path / "build")
+    assert done.returncode != 0
+    assert complaint in done.stdout + done.stderr
+
+
+def test_import_contracts_hold() -> None:
+    done = make("lint-imports")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", done.stdout)
+
+
+def test_installed_version_is_that_of_pyproject() -> None:
+    declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert importlib.metadata.version("specdec") == declared[1]
+
+
+def test_no_file_names_a_path_of_somebodys_machine() -> None:
+    # Put together here, so that this file is not one of them.
+    roots = "|".join(("work", "root", "Users", r"home/(?!specdec\b)\w+", r"tmp/\w+"))
+    machine_path = re.compile(rf"(?<![\w.$)}}/-])/({roots})\b")
+    found = []
+    for path in tracked_files():
+        for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), start=1):
+            if machine_path.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    assert found == []
+
+
+def test_no_file_is_too_long_to_read_at_once() -> None:
+    long = [
+        str(path.relative_to(ROOT))
+        for path in tracked_files()
+        if path.parent != STUBS and path.read_bytes().count(b"\n") > MAX_LINES
+    ]
+    assert long == [], f"a file over {MAX_LINES} lines holds more than one thing"
