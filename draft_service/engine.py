@@ -7,8 +7,11 @@ import time
 from draft_service.drafters.drafter import Drafter
 from draft_service.sequence import Draft, DraftSequence
 from specdec.engine.connection import Connection
-from specdec.engine.sequences import SequenceEngine
+from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine
 from specdec.errors import InvalidArgumentError, Refusal
+from specdec.telemetry import names
+from specdec.telemetry.metrics import EngineMetrics
+from specdec.telemetry.tracing import end_span, start_remote_span, timing_attributes
 from specdec.v1 import draft_pb2, model_pb2
 
 DraftConnection = Connection[draft_pb2.DraftEvent]
@@ -22,7 +25,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
     """
 
     def __init__(self, drafter: Drafter) -> None:
-        super().__init__(draft_pb2.DraftEvent, drafter.info.max_num_sequences)
+        super().__init__(draft_pb2.DraftEvent, drafter.info.max_num_sequences, EngineMetrics("draft"))
         self._drafter = drafter
         self._drafts: dict[tuple[DraftConnection, bytes], Draft] = {}
 
@@ -33,6 +36,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             started = time.perf_counter()
             self._drafter.advance(drafts)
             elapsed = time.perf_counter() - started
+            self._metrics.queue_length(len(drafts))
             for draft in drafts:
                 if draft.batch_sequences and draft.started is None:
                     draft.started = started
@@ -67,9 +71,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         sequence = DraftSequence.from_open(connection, sequence_id, command, self._drafter.info)
         self._keep(connection, sequence_id, sequence)
         self._drafter.open(sequence)
-        self._drafts[connection, sequence_id] = Draft(
-            sequence, command.round, command.num_draft_tokens, command.trace_context, arrived, is_open=True
-        )
+        self._begin(sequence, command, arrived, is_open=True)
 
     def _commit(
         self, connection: DraftConnection, sequence_id: bytes, commit: draft_pb2.DraftCommit, arrived: float
@@ -82,11 +84,31 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         self._drafter.commit(sequence, num_accepted)
         # A draft still in the making continues a prefix that is over; the orchestrator did not wait for it.
         unfinished = self._drafts.pop((connection, sequence_id), None)
+        if unfinished is not None:
+            end_span(unfinished.span, NOBODY_WAITS)
         if commit.num_draft_tokens:
-            is_open = unfinished is not None and unfinished.is_open
-            self._drafts[connection, sequence_id] = Draft(
-                sequence, commit.round, commit.num_draft_tokens, commit.trace_context, arrived, is_open
-            )
+            self._begin(sequence, commit, arrived, is_open=unfinished is not None and unfinished.is_open)
+
+    def _begin(
+        self,
+        sequence: DraftSequence,
+        command: draft_pb2.DraftOpen | draft_pb2.DraftCommit,
+        arrived: float,
+        *,
+        is_open: bool,
+    ) -> None:
+        span = start_remote_span(
+            names.DRAFT_PROPOSE,
+            command.trace_context,
+            {
+                names.ROUND_INDEX: command.round,
+                names.ROUND_BASE_LENGTH: len(sequence.token_ids),
+                names.SEQUENCE_EPOCH: sequence.epoch,
+            },
+        )
+        self._drafts[sequence.connection, sequence.sequence_id] = Draft(
+            sequence, command.round, command.num_draft_tokens, span, arrived, is_open
+        )
 
     def _check_count(self, num_draft_tokens: int) -> None:
         limit = self._drafter.info.max_num_draft_tokens
@@ -97,11 +119,13 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         sequence = draft.sequence
         del self._drafts[sequence.connection, sequence.sequence_id]
         if not draft.num_wanted:
+            end_span(draft.span)
             return
         sequence.proposed = draft.token_ids
         event = draft_pb2.DraftEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=draft.round)
         event.proposal.base_length = draft.base_length
         event.proposal.token_ids.extend(draft.token_ids)
+        event.proposal.distributions.extend(law.to_proto() for law in draft.laws)
         waited = (draft.started if draft.started is not None else time.perf_counter()) - draft.arrived
         event.proposal.timings.CopyFrom(
             model_pb2.Timings(
@@ -112,10 +136,17 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             )
         )
         self._send(sequence.connection, event)
+        if draft.span.is_recording():
+            draft.span.set_attributes(
+                {names.ROUND_NUM_DRAFT_TOKENS: len(draft.token_ids), **timing_attributes(event.proposal.timings)}
+            )
+        end_span(draft.span)
 
-    def _forget(self, connection: DraftConnection, sequence_id: bytes) -> None:
+    def _forget(self, connection: DraftConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
         sequence = self._sequences.get(connection, {}).get(sequence_id)
         if sequence is not None:
             self._drafter.close(sequence)
-        self._drafts.pop((connection, sequence_id), None)
+        draft = self._drafts.pop((connection, sequence_id), None)
+        if draft is not None:
+            end_span(draft.span, reason)
         super()._forget(connection, sequence_id)

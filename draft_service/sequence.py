@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from opentelemetry.trace import Span
+
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import check_prefix, check_token_ids
 from specdec.errors import FailedPreconditionError, InvalidArgumentError
+from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import draft_pb2, model_pb2
 
@@ -22,6 +25,7 @@ class DraftSequence:
     token_ids: list[int]
     prompt_length: int
     params: SamplingParams
+    rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
     proposed: list[int] = field(default_factory=list)
     """Tokens of the last proposal, for its round's commit."""
@@ -51,7 +55,14 @@ class DraftSequence:
         if info.vocab_size:
             params.check_token_ids(info.vocab_size)
         return cls(
-            connection, sequence_id, command.epoch, token_ids, command.prompt_length, params, prefix_checksum(token_ids)
+            connection=connection,
+            sequence_id=sequence_id,
+            epoch=command.epoch,
+            token_ids=token_ids,
+            prompt_length=command.prompt_length,
+            params=params,
+            rule=command.acceptance_rule,
+            checksum=prefix_checksum(token_ids),
         )
 
     def commit(self, commit: draft_pb2.DraftCommit, vocab_size: int) -> int:
@@ -92,10 +103,12 @@ class Draft:
     round: int
     num_wanted: int
     """Tokens asked for; 0: only prefill."""
-    trace_context: model_pb2.TraceContext
+    span: Span
     arrived: float
     is_open: bool
     token_ids: list[int] = field(default_factory=list)
+    laws: list[DraftLaw] = field(default_factory=list)
+    """What each of them was sampled from; empty for deterministic and coupled drafts."""
     is_done: bool = False
     started: float | None = None
     """When work on it began; seconds of `time.perf_counter`, as `arrived`."""

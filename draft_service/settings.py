@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from specdec.sampling.params import MAX_DRAFT_LAW_SIZE
 from specdec.settings import DEFAULT_DRAFT_PORT, ModelServiceSettings
 
 
@@ -21,3 +22,9 @@ class DraftSettings(ModelServiceSettings):
     )
     ngram_max: int = Field(4, ge=1, le=64, description="Longest suffix, in tokens, that prompt lookup searches for.")
     ngram_min: int = Field(2, ge=1, le=64, description="Shortest suffix, in tokens, that it still trusts.")
+    max_law_size: int = Field(
+        64,
+        ge=1,
+        le=MAX_DRAFT_LAW_SIZE,
+        description="Tokens kept of the law that a draft token is sampled from, for the rejection and block rules.",
+    )

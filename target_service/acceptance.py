@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+from specdec.sampling.laws import DraftLaw, Draws, TargetLaw
+from specdec.sampling.noise import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,100 @@ def accept_coupled(
         accepted.append(matching)
         path.append(token)
         node = matching
+
+
+def accept_rejection(
+    draft_tokens: Sequence[int],
+    draft_laws: Sequence[DraftLaw],
+    target_law: Callable[[int], TargetLaw],
+    draws: Draws,
+    base_length: int,
+) -> Acceptance:
+    """Accept each draft token with probability min(1, target / draft); at the first rejection sample the residual.
+
+    Leviathan, Kalman and Matias 2023, algorithm 1; Chen et al. 2023, algorithm 2. The committed tokens follow the
+    target's law exactly.
+
+    Args:
+        draft_tokens: the window, a chain.
+        draft_laws: for each token the law it was sampled from, where it has non-zero weight.
+        target_law: `target_law(i)` is the target's law behind the first `i` draft tokens, 0 <= i <= len(draft_tokens).
+        draws: random decisions.
+        base_length: position of the first draft token.
+    """
+    for index, (token, draft) in enumerate(zip(draft_tokens, draft_laws, strict=True)):
+        target = target_law(index)
+        if not draws.happens(
+            target.weight(token) * draft.total, draft.weights[token] * target.total, base_length + index
+        ):
+            recovered = _sample_residual(target, draft, Fraction(1), draws, base_length + index)
+            return Acceptance(list(range(index)), recovered, is_bonus=False)
+    length = len(draft_tokens)
+    bonus = target_law(length).sample(draws, base_length + length)
+    return Acceptance(list(range(length)), bonus, is_bonus=True)
+
+
+def accept_block(
+    draft_tokens: Sequence[int],
+    draft_laws: Sequence[DraftLaw],
+    target_law: Callable[[int], TargetLaw],
+    draws: Draws,
+    base_length: int,
+) -> Acceptance:
+    """Judge the window as a whole: accept the longest prefix that its joint law allows.
+
+    Sun et al. 2024, "Block verification accelerates speculative decoding", algorithm 2. The committed tokens follow the
+    target's law exactly, and no fewer are accepted on average than by `accept_rejection`.
+
+    Args: as `accept_rejection`.
+    """
+    length = len(draft_tokens)
+    targets = [target_law(index) for index in range(length + 1)]
+    # reach[i]: how probable the first i draft tokens still are under the target, relative to the draft, at most 1.
+    reach = [Fraction(1)]
+    for token, draft, target in zip(draft_tokens, draft_laws, targets, strict=False):
+        ratio = Fraction(target.weight(token) * draft.total, draft.weights[token] * target.total)
+        reach.append(min(reach[-1] * ratio, Fraction(1)))
+    for index in range(length, 0, -1):
+        if index == length:
+            chance = reach[index]
+        else:
+            residual = _residual_mass(targets[index], draft_laws[index], reach[index])
+            # With no residual there is nothing to recover with, and a longer prefix is sure to be accepted.
+            chance = residual / (residual + 1 - reach[index]) if residual else Fraction(0)
+        if draws.happens(chance.numerator, chance.denominator, base_length + index - 1):
+            break
+    else:
+        index = 0
+    if index == length:
+        return Acceptance(list(range(length)), targets[length].sample(draws, base_length + length), is_bonus=True)
+    recovered = _sample_residual(targets[index], draft_laws[index], reach[index], draws, base_length + index)
+    return Acceptance(list(range(index)), recovered, is_bonus=False)
+
+
+def _residual_mass(target: TargetLaw, draft: DraftLaw, reach: Fraction) -> Fraction:
+    """Sum over all tokens of max(reach * target - draft, 0)."""
+    inside, outside, scale = _residual_weights(target, draft, reach)
+    return Fraction(sum(inside) + outside, scale)
+
+
+def _sample_residual(target: TargetLaw, draft: DraftLaw, reach: Fraction, draws: Draws, position: int) -> int:
+    """A token with probability proportional to max(reach * target - draft, 0)."""
+    inside, outside, _ = _residual_weights(target, draft, reach)
+    index = draws.pick([*inside, outside], position, Stream.RESIDUAL)
+    if index < len(inside):
+        return list(draft.weights)[index]
+    return target.sample_outside(draft.weights, draws, position)
+
+
+def _residual_weights(target: TargetLaw, draft: DraftLaw, reach: Fraction) -> tuple[list[int], int, int]:
+    """The residual as integers: of each token in the draft's law, of all others together, and the scale of both."""
+    target_factor = reach.numerator * draft.total
+    draft_factor = reach.denominator * target.total
+    shared = target.weights_of(draft.weights)
+    inside = [
+        max(target_factor * own - draft_factor * drafted, 0)
+        for own, drafted in zip(shared, draft.weights.values(), strict=True)
+    ]
+    outside = target_factor * (target.total - sum(shared))
+    return inside, outside, reach.denominator * target.total * draft.total

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import torch
+from opentelemetry.trace import Span
 
 from specdec.engine.connection import Connection
 from specdec.engine.schedule import Share, plan_pass
-from specdec.engine.sequences import SequenceEngine, check_prefix
+from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
 from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
 from specdec.runner.runner import ModelRunner, Work
+from specdec.telemetry import names
+from specdec.telemetry.metrics import EngineMetrics
+from specdec.telemetry.tracing import end_span, span, start_remote_span, timing_attributes
 from specdec.v1 import model_pb2, target_pb2
-from target_service.acceptance import accept_coupled
-from target_service.logprobs import token_logprobs
-from target_service.sequence import PendingRound, TargetSequence, check_window
+from target_service.judge import DraftWindow
+from target_service.sequence import PendingRound, TargetSequence, read_window
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -33,7 +35,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
     def __init__(
         self, runner: ModelRunner, info: model_pb2.ModelInfo, device: torch.device, max_batch_rows: int
     ) -> None:
-        super().__init__(target_pb2.TargetEvent, info.max_num_sequences)
+        super().__init__(target_pb2.TargetEvent, info.max_num_sequences, EngineMetrics("target"))
         self._runner = runner
         self._info = info
         self._device = device
@@ -42,6 +44,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
 
     def step(self) -> bool:
         """One forward pass over what is ready, and its verdicts. Returns whether rounds are still pending."""
+        self._metrics.queue_length(len(self._waiting))
         shares = plan_pass(self._waiting.values(), self._max_batch_rows)
         if shares:
             self._run(shares)
@@ -70,8 +73,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             return
         sequence = TargetSequence.from_open(connection, sequence_id, command, self._info, self._device)
         self._keep(connection, sequence_id, sequence)
+        span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
         self._waiting[connection, sequence_id] = PendingRound(
-            sequence, command.round, [], None, command.trace_context, arrived, is_open=True
+            sequence, command.round, DraftWindow([]), span, arrived, is_open=True
         )
 
     def _window(
@@ -89,7 +93,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             if window.round == sequence.last_event.round:
                 self._send(connection, sequence.last_event)
             return
-        check_window(window, self._info)
+        drafts = read_window(window, sequence.rule, self._info)
         check_prefix(
             window.base_length,
             window.checksum,
@@ -99,14 +103,29 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         )
         if len(sequence.token_ids) >= sequence.max_length:
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
-        draft_tokens, parents = sequence.fit_window(window.token_ids, window.parents)
-        self._waiting[connection, sequence_id] = PendingRound(
-            sequence, window.round, draft_tokens, parents, window.trace_context, arrived
+        drafts = sequence.fit_window(drafts)
+        span = self._start_span(window.trace_context, sequence, window.round, drafts)
+        self._waiting[connection, sequence_id] = PendingRound(sequence, window.round, drafts, span, arrived)
+
+    def _start_span(
+        self, context: model_pb2.TraceContext, sequence: TargetSequence, round_index: int, window: DraftWindow
+    ) -> Span:
+        return start_remote_span(
+            names.TARGET_WINDOW,
+            context,
+            {
+                names.ROUND_INDEX: round_index,
+                names.ROUND_BASE_LENGTH: len(sequence.token_ids),
+                names.ROUND_NUM_DRAFT_TOKENS: len(window.token_ids),
+                names.SEQUENCE_EPOCH: sequence.epoch,
+            },
         )
 
-    def _forget(self, connection: TargetConnection, sequence_id: bytes) -> None:
+    def _forget(self, connection: TargetConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
         super()._forget(connection, sequence_id)
-        self._waiting.pop((connection, sequence_id), None)
+        pending = self._waiting.pop((connection, sequence_id), None)
+        if pending is not None:
+            end_span(pending.span, reason)
 
     def _run(self, shares: list[Share[PendingRound]]) -> None:
         started = time.perf_counter()
@@ -117,11 +136,21 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             sequence = pending.sequence
             first = sequence.cache.length
             if finishes:
-                token_ids = [*sequence.token_ids[first:], *pending.draft_tokens]
-                batch.append(Work(sequence.cache, token_ids, len(pending.draft_tokens) + 1, pending.parents))
+                window = pending.window
+                token_ids = [*sequence.token_ids[first:], *window.token_ids]
+                batch.append(Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents))
             else:
                 batch.append(Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0))
-        logits = self._runner.forward(batch)
+        num_rows = sum(share.num_rows for share in shares)
+        with span(
+            names.TARGET_FORWARD,
+            links=[share.pending.span.get_span_context() for share in shares if share.pending.span.is_recording()],
+            attributes={names.FORWARD_SEQUENCES: len(shares), names.FORWARD_ROWS: num_rows},
+        ):
+            logits = self._runner.forward(batch)
+        self._metrics.forward(
+            duration_seconds=time.perf_counter() - started, num_sequences=len(shares), num_rows=num_rows
+        )
         verdicts = []
         for share, rows in zip(shares, logits, strict=True):
             if share.finishes:
@@ -137,30 +166,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             verdict.timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
             verdict.timings.compute_microseconds = round(pending.compute_seconds * 1e6)
             verdict.timings.batch_sequences = len(shares)
-            verdict.timings.batch_rows = sum(share.num_rows for share in shares)
+            verdict.timings.batch_rows = num_rows
             self._answer(pending, verdict)
 
     def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:
-        """Decide a window by its logits, (draft tokens + 1, vocab_size): row 0 judges the first node."""
-        sequence = pending.sequence
-        base = len(sequence.token_ids)
-        verdict = target_pb2.Verdict(base_length=base, num_judged_tokens=len(pending.draft_tokens))
-
-        def choose(node: int, path: Sequence[int]) -> int:
-            choice = sequence.chooser.choose(logits[node + 1], sequence.token_ids, path)
-            if sequence.num_logprobs is not None:
-                verdict.logprobs.append(token_logprobs(logits[node + 1], choice, sequence.num_logprobs))
-            return choice.token_id
-
-        outcome = accept_coupled(pending.draft_tokens, pending.parents, choose)
-        sequence.commit([*(pending.draft_tokens[node] for node in outcome.accepted_nodes), outcome.next_token_id])
-        sequence.cache.keep_rows(base, outcome.accepted_nodes)
-        verdict.accepted_nodes.extend(outcome.accepted_nodes)
-        verdict.next_token_id = outcome.next_token_id
-        verdict.next_token_kind = (
-            target_pb2.NEXT_TOKEN_KIND_BONUS if outcome.is_bonus else target_pb2.NEXT_TOKEN_KIND_RECOVERED
-        )
-        verdict.committed_length = len(sequence.token_ids)
+        """Decide a window by its logits, (draft tokens + 1, vocab_size), and commit the outcome."""
+        sequence, window = pending.sequence, pending.window
+        verdict = sequence.judge.decide(sequence.token_ids, window, logits)
+        sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
+        sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
         return verdict
 
     def _answer(self, pending: PendingRound, verdict: target_pb2.Verdict) -> None:
@@ -174,3 +188,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence.last_event = event
         del self._waiting[sequence.connection, sequence.sequence_id]
         self._send(sequence.connection, event)
+        if pending.span.is_recording():
+            pending.span.set_attributes(
+                {
+                    names.ROUND_NUM_ACCEPTED_TOKENS: len(verdict.accepted_nodes),
+                    names.ROUND_NEXT_TOKEN_KIND: target_pb2.NextTokenKind.Name(verdict.next_token_kind)
+                    .removeprefix("NEXT_TOKEN_KIND_")
+                    .lower(),
+                    names.CACHED_TOKENS: sequence.num_cached_tokens,
+                    **timing_attributes(verdict.timings),
+                }
+            )
+        end_span(pending.span)

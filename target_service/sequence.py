@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from opentelemetry.trace import Span
 
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import check_token_ids
 from specdec.errors import InvalidArgumentError, OutOfRangeError
 from specdec.runner.cache import SequenceCache
-from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
+from target_service.judge import DraftWindow, Judge
 
 
 @dataclass(slots=True)
@@ -26,8 +28,8 @@ class TargetSequence:
     epoch: int
     token_ids: list[int]
     max_length: int
-    num_logprobs: int | None
-    chooser: TokenChooser
+    judge: Judge
+    rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
     num_cached_tokens: int = 0
     last_event: target_pb2.TargetEvent | None = None
@@ -73,23 +75,31 @@ class TargetSequence:
             epoch=command.epoch,
             token_ids=token_ids,
             max_length=command.max_length,
-            num_logprobs=params.num_logprobs,
-            chooser=TokenChooser(params, command.prompt_length, device),
+            judge=Judge(params, command.prompt_length, command.acceptance_rule, device),
+            rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
         )
 
-    def fit_window(self, token_ids: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int] | None]:
+    def fit_window(self, window: DraftWindow) -> DraftWindow:
         """The nodes, cut where they would leave no room for the target's own token within `max_length`."""
         room = self.max_length - len(self.token_ids) - 1
-        if not parents:
-            return list(token_ids[:room]), None
-        depths: list[int] = []
-        for parent in parents:
-            depth = depths[parent] + 1 if parent >= 0 else 1
-            if depth > room:
-                break
-            depths.append(depth)
-        return list(token_ids[: len(depths)]), list(parents[: len(depths)])
+        if window.parents is None:
+            count = room
+        else:
+            depths: list[int] = []
+            for parent in window.parents:
+                depth = depths[parent] + 1 if parent >= 0 else 1
+                if depth > room:
+                    break
+                depths.append(depth)
+            count = len(depths)
+        if count >= len(window.token_ids):
+            return window
+        return DraftWindow(
+            window.token_ids[:count],
+            None if window.parents is None else window.parents[:count],
+            None if window.laws is None else window.laws[:count],
+        )
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Append the outcome of a round."""
@@ -103,9 +113,8 @@ class PendingRound:
 
     sequence: TargetSequence
     round: int
-    draft_tokens: list[int]
-    parents: list[int] | None
-    trace_context: model_pb2.TraceContext
+    window: DraftWindow
+    span: Span
     arrived: float
     is_open: bool = False
     started: float | None = None
@@ -120,27 +129,42 @@ class PendingRound:
     @property
     def num_window_rows(self) -> int:
         """Draft tokens to verify."""
-        return len(self.draft_tokens)
+        return len(self.window.token_ids)
 
 
-def check_window(window: target_pb2.Window, info: model_pb2.ModelInfo) -> None:
-    """Refuse a window that is malformed whatever it stands on.
+def read_window(
+    message: target_pb2.Window, rule: model_pb2.AcceptanceRule.ValueType, info: model_pb2.ModelInfo
+) -> DraftWindow:
+    """The window in a message.
 
     Raises:
-        InvalidArgumentError: naming the field and the bound.
+        InvalidArgumentError: it is malformed whatever it stands on; names the field and the bound.
     """
-    if len(window.token_ids) > info.max_num_draft_tokens:
+    token_ids = list(message.token_ids)
+    if len(token_ids) > info.max_num_draft_tokens:
         raise InvalidArgumentError(
-            f"the window has {len(window.token_ids)} draft tokens; at most {info.max_num_draft_tokens} are verified"
+            f"the window has {len(token_ids)} draft tokens; at most {info.max_num_draft_tokens} are verified"
         )
-    if window.token_ids:
-        check_token_ids("window.token_ids", window.token_ids, info.vocab_size)
-    if not window.parents:
-        return
-    if len(window.parents) != len(window.token_ids):
-        raise InvalidArgumentError("window.parents must be empty or as long as window.token_ids")
-    if any(not -1 <= parent < node for node, parent in enumerate(window.parents)):
-        raise InvalidArgumentError("each of window.parents must be -1 or the index of an earlier node")
-    edges = list(zip(window.parents, window.token_ids, strict=True))
-    if len(set(edges)) != len(edges):
-        raise InvalidArgumentError("two nodes of the window have the same parent and the same token")
+    if token_ids:
+        check_token_ids("window.token_ids", token_ids, info.vocab_size)
+    parents = list(message.parents) or None
+    if parents is not None:
+        if len(parents) != len(token_ids):
+            raise InvalidArgumentError("window.parents must be empty or as long as window.token_ids")
+        if any(not -1 <= parent < node for node, parent in enumerate(parents)):
+            raise InvalidArgumentError("each of window.parents must be -1 or the index of an earlier node")
+        if parents == list(range(-1, len(parents) - 1)):
+            parents = None
+        elif rule != model_pb2.ACCEPTANCE_RULE_COUPLED:
+            raise InvalidArgumentError("token trees are judged by the coupled rule only; send a chain")
+        elif len(set(zip(parents, token_ids, strict=True))) != len(token_ids):
+            raise InvalidArgumentError("two nodes of the window have the same parent and the same token")
+    laws = None
+    if message.distributions:
+        if len(message.distributions) != len(token_ids):
+            raise InvalidArgumentError("window.distributions must be empty or as long as window.token_ids")
+        laws = [
+            DraftLaw.from_proto(distribution, token, info.vocab_size)
+            for distribution, token in zip(message.distributions, token_ids, strict=True)
+        ]
+    return DraftWindow(token_ids, parents, laws)

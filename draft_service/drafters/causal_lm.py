@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from specdec.errors import InvalidArgumentError
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.laws import CounterDraws
+from specdec.telemetry.metrics import EngineMetrics
 from specdec.v1 import model_pb2
 
 
@@ -50,15 +53,24 @@ class CausalLMDrafter:
         info: what the service advertises.
         device: of the model.
         max_batch_rows: most rows of one forward pass.
+        max_law_size: most tokens of the law that a draft token is sampled from, where the acceptance rule needs one.
     """
 
     def __init__(
-        self, runner: ModelRunner, info: model_pb2.ModelInfo, device: torch.device, max_batch_rows: int
+        self,
+        runner: ModelRunner,
+        info: model_pb2.ModelInfo,
+        device: torch.device,
+        *,
+        max_batch_rows: int,
+        max_law_size: int,
     ) -> None:
         self.info = info
         self._runner = runner
         self._device = device
         self._max_batch_rows = max_batch_rows
+        self._max_law_size = max_law_size
+        self._metrics = EngineMetrics("draft")
         self._states: dict[int, _State] = {}
 
     def open(self, sequence: DraftSequence) -> None:
@@ -96,18 +108,33 @@ class CausalLMDrafter:
             first = step.state.cache.length
             wants_token = finishes and step.draft.num_wanted > 0
             batch.append(Work(step.state.cache, known[first : first + num_rows], int(wants_token)))
+        started = time.perf_counter()
         logits = self._runner.forward(batch)
+        num_rows_in_all = sum(share.num_rows for share in shares)
+        self._metrics.forward(
+            duration_seconds=time.perf_counter() - started, num_sequences=len(shares), num_rows=num_rows_in_all
+        )
         for (step, _, finishes), rows in zip(shares, logits, strict=True):
             draft = step.draft
             draft.batch_sequences = draft.batch_sequences or len(shares)
-            draft.batch_rows = draft.batch_rows or sum(share.num_rows for share in shares)
+            draft.batch_rows = draft.batch_rows or num_rows_in_all
             if not finishes:
                 continue
             if draft.num_wanted:
                 try:
-                    choice = step.state.chooser.choose(rows[0], draft.sequence.token_ids, draft.token_ids)
+                    self._draft_token(draft, step.state.chooser, rows[0])
                 except InvalidArgumentError:  # The rules leave no token: nothing to guess; the target will say so.
                     draft.is_done = True
                     continue
-                draft.token_ids.append(choice.token_id)
             draft.is_done = len(draft.token_ids) >= draft.num_wanted
+
+    def _draft_token(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
+        """Append one token: the target's likely choice (coupled rule), or a sample with the law it came from."""
+        committed = draft.sequence.token_ids
+        if draft.sequence.rule == model_pb2.ACCEPTANCE_RULE_COUPLED:
+            draft.token_ids.append(chooser.choose(logits, committed, draft.token_ids))
+            return
+        law = chooser.draft_law(logits, committed, draft.token_ids, self._max_law_size)
+        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
+        draft.token_ids.append(law.sample(draws, len(committed) + len(draft.token_ids)))
+        draft.laws.append(law)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draft_service.sequence import Draft, DraftSequence
+from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.v1 import model_pb2
 
 
@@ -63,7 +64,7 @@ class NgramDrafter:
             model_id="ngram",
             max_num_draft_tokens=max_num_draft_tokens,
             max_num_sequences=max_num_sequences,
-            acceptance_rules=[model_pb2.ACCEPTANCE_RULE_COUPLED],
+            acceptance_rules=ACCEPTANCE_RULES,
         )
 
     def open(self, sequence: DraftSequence) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -15,9 +16,12 @@ from specdec.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from specdec.telemetry.metrics import EngineMetrics
 from specdec.v1 import draft_pb2, target_pb2
 
 SEQUENCE_ID_BYTES = 16
+NOBODY_WAITS = asyncio.CancelledError()
+"""Why work in progress ends when its sequence is closed."""
 
 CommandT = TypeVar("CommandT", draft_pb2.DraftCommand, target_pb2.TargetCommand)
 EventT = TypeVar("EventT", draft_pb2.DraftEvent, target_pb2.TargetEvent)
@@ -41,10 +45,12 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
     Args:
         make_event: the class of events.
         max_num_sequences: most sequences open at once.
+        metrics: where the engine counts.
     """
 
-    def __init__(self, make_event: Callable[..., EventT], max_num_sequences: int) -> None:
+    def __init__(self, make_event: Callable[..., EventT], max_num_sequences: int, metrics: EngineMetrics) -> None:
         self._make_event: Callable[..., EventT] = make_event
+        self._metrics = metrics
         self._max_num_sequences = max_num_sequences
         self._sequences: dict[Connection[EventT], dict[bytes, SequenceT]] = {}
         self._outbox: dict[Connection[EventT], list[EventT]] = {}
@@ -67,7 +73,12 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
                 self._carry_out(connection, command, arrived)
             except Refusal as refusal:
                 self._refuse(connection, command, refusal)
+        self._metrics.open_sequences(self.num_sequences)
         self._flush()
+
+    @abc.abstractmethod
+    def step(self) -> bool:
+        """Do one batch of work and answer it. Returns whether there is more to do now."""
 
     @abc.abstractmethod
     def _carry_out(self, connection: Connection[EventT], command: CommandT, arrived: float) -> None:
@@ -119,8 +130,8 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
             raise FailedPreconditionError(f"epoch {epoch} is not open; the open one is {sequence.epoch}")
         return sequence if epoch == sequence.epoch else None
 
-    def _forget(self, connection: Connection[EventT], sequence_id: bytes) -> None:
-        """Drop a sequence and its cache; harmless if there is none."""
+    def _forget(self, connection: Connection[EventT], sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
+        """Drop a sequence and its cache; harmless if there is none. `reason` is for the span of work in progress."""
         sequences = self._sequences.get(connection)
         if sequences is not None:
             sequences.pop(sequence_id, None)
@@ -131,7 +142,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self, connection: Connection[EventT], sequence_id: bytes, epoch: int, round_index: int, refusal: Refusal
     ) -> None:
         """Close a sequence and say why."""
-        self._forget(connection, sequence_id)
+        self._forget(connection, sequence_id, refusal)
         event = self._make_event(sequence_id=sequence_id, epoch=epoch, round=round_index)
         event.failed.CopyFrom(refusal.to_status())
         self._send(connection, event)

@@ -1,32 +1,23 @@
-"""The token a model chooses at a position: what the coupled rule compares, on both sides of the wire."""
+"""A request's rules at work: which token, or which law, at a position. The same on both sides of the wire."""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from specdec.errors import InvalidArgumentError
+from specdec.sampling.laws import DraftLaw, TargetLaw
 from specdec.sampling.noise import Stream, gumbel_argmax, noise_key
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import LogitsRules
 
 
-class Choice(NamedTuple):
-    """A token and the law it was chosen by."""
-
-    token_id: int
-    processed_logits: torch.Tensor
-    """(vocab_size,), float32; their softmax is the law at temperature > 0."""
-    is_sampled: bool
-    """False at temperature 0, where the law is all on one token."""
-
-
 class TokenChooser:
-    """Chooses tokens for one request: argmax of processed logits plus the noise of the position.
+    """Chooses tokens for one request, by logits and the tokens before them.
 
-    The noise is a function of the request's seed, the absolute position and the token, so a drafter with logits close
-    to the target's chooses the same tokens. At temperature 0 there is no noise and the choice is greedy.
+    In every method `logits` is (vocab_size,), float32, of the position behind the `committed` tokens and the draft
+    tokens `path`. All of them raise InvalidArgumentError if the request's rules exclude every token there, and
+    FloatingPointError if the model gave no numbers.
 
     Args:
         params: the request's rules and seed.
@@ -39,30 +30,35 @@ class TokenChooser:
         self._seed = params.seed
         self._is_greedy = params.is_greedy
 
-    def choose(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> Choice:
-        """The token at the position behind `committed` and `path`.
-
-        Args:
-            logits: (vocab_size,), float32, of that position.
-            committed: committed tokens.
-            path: draft tokens that follow them.
-
-        Returns:
-            The token and the law it was chosen by.
-
-        Raises:
-            InvalidArgumentError: the request's rules exclude every token at this position.
-            FloatingPointError: the model gave NaN.
-        """
+    def process(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> torch.Tensor:
+        """The logits after the request's rules, as `LogitsRules.apply` gives them."""
         history = [*committed, *path] if self._rules.reads_history else ()
         processed = self._rules.apply(logits, history)
-        if self._is_greedy:
-            token = int(processed.argmax())
-        else:
-            token = gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
-        score = float(processed[token])
-        if math.isnan(score):
-            raise FloatingPointError("the model's logits are not numbers")
-        if score == -math.inf:
+        highest = float(processed.max())
+        if math.isnan(highest) or highest == math.inf:
+            raise FloatingPointError("the model's logits are not finite numbers")
+        if highest == -math.inf:
             raise InvalidArgumentError("the sampling rules exclude every token at some position; relax them")
-        return Choice(token, processed, not self._is_greedy)
+        return processed
+
+    def choose(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> int:
+        """The token with the highest processed logit plus the noise of the position; at temperature 0 without noise.
+
+        The noise is a function of the request's seed, the absolute position and the token, so a drafter with logits
+        close to the target's chooses the same tokens.
+        """
+        processed = self.process(logits, committed, path)
+        if self._is_greedy:
+            return int(processed.argmax())
+        return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
+
+    def target_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> TargetLaw:
+        """The law that the rejection and block rules hold draft tokens against."""
+        return TargetLaw.from_logits(self.process(logits, committed, path), is_greedy=self._is_greedy)
+
+    def draft_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int], max_size: int) -> DraftLaw:
+        """The law to sample a draft token from, of at most `max_size` tokens; at temperature 0 of one."""
+        processed = self.process(logits, committed, path)
+        if self._is_greedy:
+            return DraftLaw.one_hot(int(processed.argmax()))
+        return DraftLaw.from_logits(processed, max_size)

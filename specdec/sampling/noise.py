@@ -55,9 +55,19 @@ def noise_key(seed: int, position: int, stream: Stream) -> int:
     return mix64((mix64((seed + _GAMMA) & _MASK) + (4 * position + stream + 1) * _GAMMA) & _MASK)
 
 
-def uniform(seed: int, position: int, stream: Stream) -> float:
-    """One number in (0, 1) for a position: (k + 1/2) / 2**32 for a uniform 32-bit k."""
-    return _unit(mix64((noise_key(seed, position, stream) + _GAMMA) & _MASK))
+def below(bound: int, seed: int, position: int, stream: Stream, base_length: int, nth: int = 0) -> int:
+    """A uniform integer in [0, bound) for one decision of one round; each value is within 2**-64 of its probability.
+
+    Args:
+        bound: at least 1.
+        seed: of the request.
+        position: absolute index of the token that is decided.
+        stream: the purpose.
+        base_length: committed length that the round began with; decisions of different rounds are independent.
+        nth: tells several decisions of one position and purpose apart.
+    """
+    round_seed = mix64((seed + (base_length + 1) * _GAMMA) & _MASK)
+    return (mix64((noise_key(round_seed, position, stream) + (nth + 1) * _GAMMA) & _MASK) * bound) >> 64
 
 
 def gumbel(key: int, token_ids: torch.Tensor) -> torch.Tensor:

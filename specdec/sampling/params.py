@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specdec.errors import InvalidArgumentError
-from specdec.v1 import sampling_pb2
+from specdec.v1 import model_pb2, sampling_pb2
 
+ACCEPTANCE_RULES = (
+    model_pb2.ACCEPTANCE_RULE_COUPLED,
+    model_pb2.ACCEPTANCE_RULE_REJECTION,
+    model_pb2.ACCEPTANCE_RULE_BLOCK,
+)
+"""All rules there are."""
 MAX_LISTED_TOKEN_IDS = 1024
 """Most entries of `allowed_token_ids`, `banned_token_ids` and `stop_token_ids`."""
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_NUM_LOGPROBS = 20
+MAX_DRAFT_LAW_SIZE = 1024
+"""Most tokens in the law of a draft token."""
 
 
 @dataclass(frozen=True, slots=True)

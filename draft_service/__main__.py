@@ -1,0 +1,28 @@
+"""`python -m draft_service`: the draft service as a process."""
+
+import sys
+
+import torch
+
+from draft_service.drafters.making import make_drafter
+from draft_service.service import DraftService
+from draft_service.settings import DraftSettings
+from specdec.models.errors import ModelError
+from specdec.serving.process import run
+from specdec.settings import load_settings
+
+
+def main() -> int:
+    """Read the settings and serve until told to stop; returns the exit status."""
+    settings = load_settings(DraftSettings, program="specdec draft")
+    if settings.num_threads:
+        torch.set_num_threads(settings.num_threads)
+
+    def make_service() -> DraftService:
+        return DraftService(settings, lambda: make_drafter(settings))
+
+    return run(make_service, settings, name="draft", expected_errors=(ModelError,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

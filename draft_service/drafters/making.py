@@ -1,0 +1,48 @@
+"""From settings to a drafter."""
+
+from draft_service.drafters.causal_lm import CausalLMDrafter
+from draft_service.drafters.drafter import Drafter
+from draft_service.drafters.ngram import NgramDrafter
+from draft_service.settings import DraftSettings
+from specdec.models.loading import LoadedModel, load_model
+from specdec.runner.runner import ModelRunner
+from specdec.sampling.params import ACCEPTANCE_RULES
+from specdec.v1 import model_pb2
+
+
+def make_drafter(settings: DraftSettings) -> Drafter:
+    """The drafter that the settings ask for; loads its model if it has one. Blocks.
+
+    Raises:
+        ModelError: the model cannot be served.
+    """
+    if settings.drafter == "ngram":
+        return NgramDrafter(
+            min_length=settings.ngram_min,
+            max_length=settings.ngram_max,
+            max_num_draft_tokens=settings.max_num_draft_tokens,
+            max_num_sequences=settings.max_num_sequences,
+        )
+    loaded = load_model(
+        settings.model, dtype=settings.dtype, device=settings.device, max_context_length=settings.max_context_length
+    )
+    return causal_lm_drafter(loaded, settings)
+
+
+def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMDrafter:
+    """A language model that is loaded already, as a drafter within the settings' limits."""
+    loaded.info.MergeFrom(
+        model_pb2.ModelInfo(
+            max_num_draft_tokens=settings.max_num_draft_tokens,
+            max_num_sequences=settings.max_num_sequences,
+            acceptance_rules=ACCEPTANCE_RULES,
+        )
+    )
+    runner = ModelRunner(loaded.model, loaded.info.vocab_size)
+    return CausalLMDrafter(
+        runner,
+        loaded.info,
+        loaded.model.device,
+        max_batch_rows=settings.max_batch_rows,
+        max_law_size=settings.max_law_size,
+    )

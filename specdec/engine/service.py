@@ -1,0 +1,69 @@
+"""The part of the draft and the target service that is the same: load, run the engine, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Generic
+
+from specdec.engine.sequences import CommandT, EventT, SequenceEngine, SequenceT
+from specdec.engine.stream import Arrival
+from specdec.engine.thread import EngineThread
+from specdec.errors import UnavailableError
+from specdec.serving.health import Health
+
+_log = logging.getLogger(__name__)
+_STOP_SECONDS = 10.0
+
+
+class EngineHost(Generic[CommandT, EventT, SequenceT]):
+    """Runs an engine on its thread for a service, and keeps the service's health true to it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._engine: SequenceEngine[CommandT, EventT, SequenceT] | None = None
+        self._thread: EngineThread[Arrival[CommandT, EventT]] | None = None
+        self._is_draining = False
+
+    def start(self, engine: SequenceEngine[CommandT, EventT, SequenceT], health: Health) -> None:
+        """Run the engine from now on and report the service as serving. On the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def report_failure() -> None:
+            loop.call_soon_threadsafe(health.set_serving, False)
+
+        self._engine = engine
+        self._thread = EngineThread(engine, self._name, report_failure)
+        self._thread.start()
+        health.set_serving(True)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences open now."""
+        return self._engine.num_sequences if self._engine is not None else 0
+
+    @property
+    def thread(self) -> EngineThread[Arrival[CommandT, EventT]]:
+        """The running thread.
+
+        Raises:
+            UnavailableError: the model is still loading, or the engine has failed.
+        """
+        if self._thread is None:
+            raise UnavailableError(f"the {self._name} service is still loading its model; try again shortly")
+        if self._thread.failure is not None:
+            raise UnavailableError(f"the {self._name} service has failed and must be restarted; use another replica")
+        return self._thread
+
+    async def drain(self) -> None:
+        """Refuse further sequences, and wait until those that are open have been closed."""
+        if self._engine is None:
+            return
+        self._engine.is_draining = True
+        while self._engine.num_sequences:  # noqa: ASYNC110 - bounded by the host; the engine stays free of asyncio
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """End the thread once its step in progress is done."""
+        if self._thread is not None and not await asyncio.to_thread(self._thread.stop, _STOP_SECONDS):
+            _log.warning("the engine did not finish its step within %.0f s", _STOP_SECONDS)

@@ -1,0 +1,36 @@
+"""`python -m target_service`: the target service as a process."""
+
+import sys
+
+import torch
+
+from specdec.models.errors import ModelError
+from specdec.models.loading import load_model
+from specdec.serving.process import run
+from specdec.settings import load_settings
+from target_service.service import TargetService
+from target_service.settings import TargetSettings
+
+
+def main() -> int:
+    """Read the settings and serve until told to stop; returns the exit status."""
+    settings = load_settings(TargetSettings, program="specdec target")
+    if settings.num_threads:
+        torch.set_num_threads(settings.num_threads)
+
+    def make_service() -> TargetService:
+        return TargetService(
+            settings,
+            lambda: load_model(
+                settings.model,
+                dtype=settings.dtype,
+                device=settings.device,
+                max_context_length=settings.max_context_length,
+            ),
+        )
+
+    return run(make_service, settings, name="target", expected_errors=(ModelError,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

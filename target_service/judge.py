@@ -1,0 +1,101 @@
+"""From the logits of a window to its verdict, by the rule that the request chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specdec.errors import Refusal
+from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
+from specdec.sampling.params import SamplingParams
+from specdec.v1 import model_pb2, target_pb2
+from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_rejection
+from target_service.logprobs import token_logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWindow:
+    """The draft tokens of one round."""
+
+    token_ids: list[int]
+    parents: list[int] | None = None
+    """See `accept_coupled`; None: a chain."""
+    laws: list[DraftLaw] | None = None
+    """What each token was sampled from; None: deterministic drafts, or a rule that does not ask."""
+
+
+class Judge:
+    """Judges the windows of one request.
+
+    Args:
+        params: the request's sampling rules.
+        prompt_length: tokens of the prompt.
+        rule: one of `specdec.sampling.params.ACCEPTANCE_RULES`.
+        device: of the logits.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_length: int,
+        rule: model_pb2.AcceptanceRule.ValueType,
+        device: torch.device,
+    ) -> None:
+        self._params = params
+        self._rule = rule
+        self._chooser = TokenChooser(params, prompt_length, device)
+
+    def decide(self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> target_pb2.Verdict:
+        """The verdict, without timings.
+
+        Args:
+            committed: committed tokens that the window stands on.
+            window: what to judge.
+            logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
+
+        Raises:
+            Refusal: the request's rules leave no token, or the model computed no numbers.
+        """
+        try:
+            outcome = self._accept(committed, window, logits)
+        except FloatingPointError as error:
+            raise Refusal(f"{error}; try another dtype") from error
+        path = [window.token_ids[node] for node in outcome.accepted_nodes]
+        verdict = target_pb2.Verdict(
+            base_length=len(committed),
+            num_judged_tokens=len(window.token_ids),
+            accepted_nodes=outcome.accepted_nodes,
+            next_token_id=outcome.next_token_id,
+            next_token_kind=(
+                target_pb2.NEXT_TOKEN_KIND_BONUS if outcome.is_bonus else target_pb2.NEXT_TOKEN_KIND_RECOVERED
+            ),
+            committed_length=len(committed) + len(path) + 1,
+        )
+        if self._params.num_logprobs is not None:
+            nodes = [-1, *outcome.accepted_nodes]
+            for depth, token in enumerate([*path, outcome.next_token_id]):
+                row = logits[nodes[depth] + 1]
+                processed = None
+                if not self._params.is_greedy:
+                    processed = self._chooser.process(row, committed, path[:depth])
+                verdict.logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs))
+        return verdict
+
+    def _accept(self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> Acceptance:
+        if self._rule == model_pb2.ACCEPTANCE_RULE_COUPLED:
+            return accept_coupled(
+                window.token_ids,
+                window.parents,
+                lambda node, path: self._chooser.choose(logits[node + 1], committed, path),
+            )
+        accept = accept_rejection if self._rule == model_pb2.ACCEPTANCE_RULE_REJECTION else accept_block
+        laws = window.laws if window.laws is not None else [DraftLaw.one_hot(token) for token in window.token_ids]
+
+        def target_law(index: int) -> TargetLaw:
+            return self._chooser.target_law(logits[index], committed, window.token_ids[:index])
+
+        draws = CounterDraws(self._params.seed, len(committed))
+        return accept(window.token_ids, laws, target_law, draws, len(committed))

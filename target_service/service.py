@@ -1,0 +1,109 @@
+"""The gRPC side of the target service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from specdec import PROTOCOL_VERSION
+from specdec.engine.limits import max_message_bytes
+from specdec.engine.service import EngineHost
+from specdec.engine.stream import run_stream
+from specdec.errors import UnavailableError
+from specdec.models.loading import LoadedModel
+from specdec.runner.runner import ModelRunner
+from specdec.sampling.params import ACCEPTANCE_RULES
+from specdec.serving.health import Health
+from specdec.v1 import model_pb2, target_pb2, target_pb2_grpc
+from target_service.engine import TargetEngine
+from target_service.sequence import TargetSequence
+from target_service.settings import TargetSettings
+
+_PART_BYTES = 1 << 20
+
+
+class TargetService(target_pb2_grpc.TargetServiceServicer):
+    """Serves one target model.
+
+    Args:
+        settings: limits of the service.
+        load: gives the model; blocks, and is called off the event loop.
+    """
+
+    full_names = (target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name,)
+
+    def __init__(self, settings: TargetSettings, load: Callable[[], LoadedModel]) -> None:
+        self._settings = settings
+        self._load = load
+        self._model: LoadedModel | None = None
+        self._host: EngineHost[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence] = EngineHost("target")
+        self.max_message_bytes = max_message_bytes(settings.max_context_length, settings.max_num_draft_tokens)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the methods to a server."""
+        target_pb2_grpc.add_TargetServiceServicer_to_server(self, server)
+
+    async def start(self, health: Health) -> None:
+        """Load the model and begin to serve.
+
+        Raises:
+            ModelError: the model cannot be served.
+        """
+        model = await asyncio.to_thread(self._load)
+        model.info.MergeFrom(
+            model_pb2.ModelInfo(
+                protocol_version=PROTOCOL_VERSION,
+                max_num_draft_tokens=self._settings.max_num_draft_tokens,
+                max_num_sequences=self._settings.max_num_sequences,
+                acceptance_rules=ACCEPTANCE_RULES,
+            )
+        )
+        runner = ModelRunner(model.model, model.info.vocab_size)
+        engine = TargetEngine(runner, model.info, model.model.device, self._settings.max_batch_rows)
+        self._model = model
+        self._host.start(engine, health)
+
+    async def drain(self) -> None:
+        """Refuse further sequences and wait for the open ones."""
+        await self._host.drain()
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        await self._host.close()
+
+    async def GetModelInfo(  # noqa: N802 - named by the proto
+        self,
+        request: target_pb2.TargetServiceGetModelInfoRequest,
+        context: grpc.aio.ServicerContext[
+            target_pb2.TargetServiceGetModelInfoRequest, target_pb2.TargetServiceGetModelInfoResponse
+        ],
+    ) -> target_pb2.TargetServiceGetModelInfoResponse:
+        """Facts of the target."""
+        return target_pb2.TargetServiceGetModelInfoResponse(model_info=self._loaded_model().info)
+
+    async def GetTokenizer(  # noqa: N802 - named by the proto
+        self,
+        request: target_pb2.GetTokenizerRequest,
+        context: grpc.aio.ServicerContext[target_pb2.GetTokenizerRequest, target_pb2.GetTokenizerResponse],
+    ) -> AsyncIterator[target_pb2.GetTokenizerResponse]:
+        """The tokenizer, in parts."""
+        files = self._loaded_model().tokenizer_files
+        yield target_pb2.GetTokenizerResponse(chat_template=files.chat_template, special_tokens=files.special_tokens)
+        for start in range(0, len(files.tokenizer_json), _PART_BYTES):
+            yield target_pb2.GetTokenizerResponse(tokenizer_json=files.tokenizer_json[start : start + _PART_BYTES])
+
+    async def Verify(  # noqa: N802 - named by the proto
+        self,
+        request_iterator: AsyncIterator[target_pb2.VerifyRequest],
+        context: grpc.aio.ServicerContext[target_pb2.VerifyRequest, target_pb2.VerifyResponse],
+    ) -> AsyncIterator[target_pb2.VerifyResponse]:
+        """One orchestrator's stream."""
+        async for events in run_stream(request_iterator, lambda message: message.commands, self._host.thread):
+            yield target_pb2.VerifyResponse(events=events)
+
+    def _loaded_model(self) -> LoadedModel:
+        if self._model is None:
+            raise UnavailableError("the target service is still loading its model; try again shortly")
+        return self._model
