@@ -1,0 +1,1 @@
+"""What every service process stands on: listening, health, draining, channels and refusals."""

@@ -1,0 +1,86 @@
+"""The two ends of every gRPC connection of the project. Their options belong together, so they are set in one place.
+
+A server closes a connection that pings more often than it allows (too_many_pings), so both ends take their numbers from
+here. A peer that is frozen or cut off answers no ping: the connection fails after `time_seconds + timeout_seconds`.
+"""
+
+from dataclasses import dataclass
+
+import grpc
+
+MIN_PING_INTERVAL_SECONDS = 0.5
+"""Servers accept pings this often, with and without calls."""
+MIN_RECONNECT_SECONDS = 0.1
+MAX_RECONNECT_SECONDS = 2.0
+CONNECT_TIMEOUT_SECONDS = 3.0
+
+Options = list[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """How a silent peer is told from a dead one.
+
+    Raises:
+        ValueError: pings would be more frequent than servers allow.
+    """
+
+    time_seconds: float = 5.0
+    timeout_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.time_seconds < MIN_PING_INTERVAL_SECONDS:
+            raise ValueError(
+                f"time_seconds is {self.time_seconds:g}; servers allow {MIN_PING_INTERVAL_SECONDS:g} or more"
+            )
+
+    def options(self) -> Options:
+        # Without ping_timeout_ms the core waits a minute for the answer to a ping, whatever keepalive_timeout_ms says.
+        return [
+            ("grpc.keepalive_time_ms", round(self.time_seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", round(self.timeout_seconds * 1000)),
+            ("grpc.http2.ping_timeout_ms", round(self.timeout_seconds * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+
+
+DEFAULT_KEEPALIVE = Keepalive()
+
+
+def server_options(max_message_bytes: int, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> Options:
+    """Options of a server that `open_channel` connects to. A port in use is an error and never shared."""
+    return [
+        *_message_options(max_message_bytes),
+        *keepalive.options(),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_SECONDS * 1000)),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def open_channel(address: str, *, max_message_bytes: int, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> grpc.aio.Channel:
+    """A plaintext channel; connects when first used and reconnects by itself. Call inside the event loop that uses it.
+
+    Args:
+        address: host:port, or another gRPC target.
+        max_message_bytes: largest message, either way; a larger one fails its call with RESOURCE_EXHAUSTED.
+        keepalive: when a silent server is given up.
+    """
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            *_message_options(max_message_bytes),
+            *keepalive.options(),
+            ("grpc.initial_reconnect_backoff_ms", round(MIN_RECONNECT_SECONDS * 1000)),
+            ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_SECONDS * 1000)),
+            # Despite its name this is how long one attempt to connect may take.
+            ("grpc.min_reconnect_backoff_ms", round(CONNECT_TIMEOUT_SECONDS * 1000)),
+        ],
+    )
+
+
+def _message_options(max_message_bytes: int) -> Options:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+    ]

@@ -1,0 +1,113 @@
+"""A whole service process, from its settings to its exit status."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from specdec.errors import Refusal
+from specdec.logs import configure_logs
+from specdec.serving.binding import BindError, is_loopback
+from specdec.serving.host import CLOSE_SECONDS, Service, ServiceHost
+from specdec.settings import ServiceSettings
+from specdec.telemetry.setup import Telemetry, setup_telemetry
+from specdec.telemetry.variables import TelemetrySettingError
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""Bound on handing the last spans and metrics to the collector."""
+EXIT_SECONDS = 5.0
+"""Bound on what is left after that: threads that still compute end with the process."""
+
+
+def run(
+    make_service: Callable[[], Service],
+    settings: ServiceSettings,
+    *,
+    name: str,
+    expected_errors: tuple[type[Exception], ...] = (),
+) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status, with which the caller must end the process.
+
+    The first signal drains for at most `settings.drain_seconds`, a second one kills at once. Status 0: stopped in
+    order. 1: could not start, or failed; the log says why, in one line for a refusal or one of `expected_errors`.
+    2: a telemetry variable is malformed.
+
+    Args:
+        make_service: called inside the event loop.
+        settings: where to listen, how to log, how long to drain.
+        name: "draft", "target" or "orchestrator"; in log lines, and in traces as specdec-NAME.
+        expected_errors: what `Service.start` may raise, besides refusals, with a message for the operator.
+    """
+    configure_logs(settings.log_format, settings.log_level, service=name)
+    # The C core of gRPC writes lines of its own to standard error, past the chosen format.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        telemetry = setup_telemetry(f"specdec-{name}")
+    except TelemetrySettingError as error:
+        logger.error("%s", error)  # noqa: TRY400
+        return 2
+    return asyncio.run(_run(make_service, settings, telemetry, (Refusal, BindError, *expected_errors)))
+
+
+async def _run(
+    make_service: Callable[[], Service],
+    settings: ServiceSettings,
+    telemetry: Telemetry,
+    expected_errors: tuple[type[Exception], ...],
+) -> int:
+    status = 1
+    try:
+        await _serve(make_service, settings, _stop_signal())
+        status = 0
+    except expected_errors as error:
+        logger.error("cannot start: %s", error)  # noqa: TRY400
+    except Exception:
+        logger.exception("failed")
+    telemetry.shutdown(FLUSH_SECONDS)
+    last_resort = threading.Timer(EXIT_SECONDS, os._exit, (status,))
+    last_resort.daemon = True
+    last_resort.start()
+    return status
+
+
+async def _serve(make_service: Callable[[], Service], settings: ServiceSettings, stop: asyncio.Event) -> None:
+    host = ServiceHost(make_service(), host=settings.host, port=settings.port, drain_seconds=settings.drain_seconds)
+    stop_requested = asyncio.create_task(stop.wait())
+    try:
+        await host.listen()
+        if not is_loopback(settings.host):
+            logger.warning("whoever reaches %s can use this service: no encryption, no authentication", host.address)
+        logger.info("listening on %s", host.address)
+        start = asyncio.create_task(host.start())
+        await asyncio.wait({start, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            await start
+            await stop_requested
+        else:
+            start.cancel()
+            await asyncio.wait({start}, timeout=CLOSE_SECONDS)
+        logger.info("stopping")
+    finally:
+        stop_requested.cancel()
+        await host.stop()
+    logger.info("stopped")
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT. A second one finds the default disposition and kills even a stuck process."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop

@@ -1,0 +1,183 @@
+"""Instruments of each service, made from the table in names.py. With metrics off they do nothing.
+
+Levels (open sequences, active requests, queue length) are told as they are, never as differences.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import grpc
+from opentelemetry import metrics
+from opentelemetry.metrics import Counter, Histogram, Meter, _Gauge
+
+from specdec.telemetry import names
+from specdec.telemetry.names import MetricName
+
+LinkName = Literal["draft", "target"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Where the time of one round went, in seconds: a field for each of `names.ROUND_PARTS`."""
+
+    draft_queue: float = 0.0
+    draft_compute: float = 0.0
+    target_queue: float = 0.0
+    target_compute: float = 0.0
+    network: float = 0.0
+    waiting: float = 0.0
+
+    def attributes(self) -> dict[str, float]:
+        """As attributes of the round span."""
+        return {attribute: getattr(self, part) for part, attribute in names.ROUND_PARTS.items()}
+
+
+class OrchestratorMetrics:
+    """What the orchestrator counts. `meter` is for tests; by default the process's own."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        meter = meter or metrics.get_meter("specdec")
+        self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
+        self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
+        self._request_duration = _histogram(meter, names.REQUEST_DURATION)
+        self._requests = _counter(meter, names.REQUESTS)
+        self._active_requests = _gauge(meter, names.ACTIVE_REQUESTS)
+        self._num_drafts = _counter(meter, names.NUM_DRAFTS)
+        self._num_draft_tokens = _counter(meter, names.NUM_DRAFT_TOKENS)
+        self._num_accepted_tokens = _counter(meter, names.NUM_ACCEPTED_TOKENS)
+        self._num_accepted_tokens_per_pos = _counter(meter, names.NUM_ACCEPTED_TOKENS_PER_POS)
+        self._resyncs = _counter(meter, names.RESYNCS)
+        self._fallbacks = _counter(meter, names.FALLBACKS)
+        self._stale_events = _counter(meter, names.STALE_EVENTS)
+        self._round_duration = _histogram(meter, names.ROUND_DURATION)
+        self._round_part_duration = _histogram(meter, names.ROUND_PART_DURATION)
+        self._bytes_sent = _counter(meter, names.BYTES_SENT)
+        self._bytes_received = _counter(meter, names.BYTES_RECEIVED)
+        self._draft_available = _gauge(meter, names.DRAFT_AVAILABLE)
+
+    def active_requests(self, count: int) -> None:
+        """Requests being served now."""
+        self._active_requests.set(count)
+
+    def first_token(self, seconds: float, *, operation: str, model: str) -> None:
+        """The first token of a request was committed, `seconds` after admission."""
+        self._time_to_first_token.record(seconds, _request_attributes(operation, model))
+
+    def request_ended(
+        self,
+        status: grpc.StatusCode,
+        *,
+        operation: str,
+        model: str,
+        duration_seconds: float,
+        finish_reason: str = "",
+        seconds_per_output_token: float | None = None,
+    ) -> None:
+        """A request ended, well or not.
+
+        Args:
+            status: what the client was told; CANCELLED if it went away.
+            operation: "chat" or "text_completion".
+            model: the target model.
+            duration_seconds: from admission.
+            finish_reason: "stop" or "length"; empty if it did not finish.
+            seconds_per_output_token: mean after the first token; None with fewer than two tokens.
+        """
+        attributes = _request_attributes(operation, model)
+        ended = {names.STATUS_CODE: status.name}
+        if finish_reason:
+            ended[names.FINISH_REASONS] = finish_reason
+        self._requests.add(1, ended)
+        if seconds_per_output_token is not None:
+            self._time_per_output_token.record(seconds_per_output_token, attributes)
+        if status is not grpc.StatusCode.OK:
+            attributes = {**attributes, names.ERROR_TYPE: status.name}
+        self._request_duration.record(duration_seconds, attributes)
+
+    def round_ended(
+        self, *, num_draft_tokens: int, num_accepted_tokens: int, duration_seconds: float, times: RoundTimes
+    ) -> None:
+        """A round was committed. The prefill is not a round."""
+        if num_draft_tokens:
+            self._num_drafts.add(1)
+            self._num_draft_tokens.add(num_draft_tokens)
+        if num_accepted_tokens:
+            self._num_accepted_tokens.add(num_accepted_tokens)
+            for position in range(num_accepted_tokens):
+                self._num_accepted_tokens_per_pos.add(1, {names.POSITION: position})
+        self._round_duration.record(duration_seconds)
+        for part in names.ROUND_PARTS:
+            self._round_part_duration.record(getattr(times, part), {names.ROUND_PART: part})
+
+    def resync(self, link: LinkName) -> None:
+        """A sequence was opened again because the service's copy was lost or out of step."""
+        self._resyncs.add(1, {names.LINK: link})
+
+    def fallback(self, cause: str) -> None:
+        """A round went without the drafts that were wanted; `cause` is one of a few fixed words."""
+        self._fallbacks.add(1, {names.CAUSE: cause})
+
+    def stale_event(self, link: LinkName) -> None:
+        """An event of an older epoch or round, or of an unknown sequence, was dropped."""
+        self._stale_events.add(1, {names.LINK: link})
+
+    def sent(self, link: LinkName, num_bytes: int) -> None:
+        """A message was sent on a link."""
+        self._bytes_sent.add(num_bytes, {names.LINK: link})
+
+    def received(self, link: LinkName, num_bytes: int) -> None:
+        """A message was received on a link."""
+        self._bytes_received.add(num_bytes, {names.LINK: link})
+
+    def draft_available(self, available: bool) -> None:
+        """Whether a draft service can be used now."""
+        self._draft_available.set(int(available))
+
+
+class EngineMetrics:
+    """What the engine of a draft or target service counts. `meter` is for tests; by default the process's own.
+
+    Safe to call from the thread that runs the forward passes.
+    """
+
+    def __init__(self, service: LinkName, meter: Meter | None = None) -> None:
+        meter = meter or metrics.get_meter("specdec")
+        self._attributes = {names.SERVICE: service}
+        self._open_sequences = _gauge(meter, names.OPEN_SEQUENCES)
+        self._queue_length = _gauge(meter, names.QUEUE_LENGTH)
+        self._forward_duration = _histogram(meter, names.FORWARD_DURATION)
+        self._forward_sequences = _histogram(meter, names.FORWARD_SEQUENCE_COUNT)
+        self._forward_rows = _histogram(meter, names.FORWARD_ROW_COUNT)
+
+    def open_sequences(self, count: int) -> None:
+        """Sequences open now."""
+        self._open_sequences.set(count, self._attributes)
+
+    def queue_length(self, count: int) -> None:
+        """Commands that wait for a forward pass now."""
+        self._queue_length.set(count, self._attributes)
+
+    def forward(self, *, duration_seconds: float, num_sequences: int, num_rows: int) -> None:
+        """A forward pass was run."""
+        self._forward_duration.record(duration_seconds, self._attributes)
+        self._forward_sequences.record(num_sequences, self._attributes)
+        self._forward_rows.record(num_rows, self._attributes)
+
+
+def _request_attributes(operation: str, model: str) -> Mapping[str, str]:
+    return {names.OPERATION: operation, names.PROVIDER: names.PROVIDER_NAME, names.MODEL: model}
+
+
+def _counter(meter: Meter, name: MetricName) -> Counter:
+    return meter.create_counter(name.name, name.unit, name.description)
+
+
+def _gauge(meter: Meter, name: MetricName) -> _Gauge:
+    return meter.create_gauge(name.name, name.unit, name.description)
+
+
+def _histogram(meter: Meter, name: MetricName) -> Histogram:
+    return meter.create_histogram(
+        name.name, name.unit, name.description, explicit_bucket_boundaries_advisory=name.buckets
+    )
