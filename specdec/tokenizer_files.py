@@ -106,32 +106,35 @@ def tokenizer_hash(files: TokenizerFiles) -> str:
 
 
 def vocab_size(files: TokenizerFiles) -> int:
-    """Number of token ids that exist: the highest one + 1, whatever a checkpoint pads to.
+    """Number of token ids that exist, which is the highest one + 1, whatever a checkpoint pads to.
 
     Raises:
         TokenizerFilesError: tokenizer.json is damaged.
     """
-    return max(_id_table(files)) + 1
+    return len(_id_table(files))
 
 
 def _id_table(files: TokenizerFiles) -> dict[int, str]:
-    """Id -> token.
+    """Id -> token, for every id from 0 on.
 
-    A hole between the plain vocabulary and the added tokens is ordinary (ids reserved and never trained); one inside
-    the plain vocabulary means a file that lost entries, and ids that would silently decode to nothing.
+    An id without a token would decode to nothing. Where it comes before the added tokens it is worse: the library gives
+    these the next free ids, without a word, and they no longer are the ones that the model was trained with.
     """
     tokenizer = files.tokenizer()
-    tokens_by_id = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
-    if not tokens_by_id:
+    added = json.loads(files.tokenizer_json).get("added_tokens") or ()
+    table = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=False).items()}
+    table |= {token["id"]: token["content"] for token in added}
+    if not table:
         raise TokenizerFilesError(f"{_TOKENIZER_JSON} has an empty vocabulary; get an intact copy of it")
-    highest_plain = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
-    hole = next((token_id for token_id in range(highest_plain) if token_id not in tokens_by_id), None)
+    hole = next((token_id for token_id in range(len(table)) if token_id not in table), None)
     if hole is not None:
         raise TokenizerFilesError(
-            f"{_TOKENIZER_JSON} has no token for id {hole} though its vocabulary goes up to {highest_plain}; "
-            "get an intact copy of it"
+            f"{_TOKENIZER_JSON} has no token for id {hole}, though it has higher ids, and these would change their "
+            "meaning; get an intact copy of it, or fill the gap with added tokens"
         )
-    return tokens_by_id
+    if any(tokenizer.token_to_id(token) != token_id for token_id, token in table.items()):
+        raise TokenizerFilesError(f"{_TOKENIZER_JSON} gives two ids to one token; get an intact copy of it")
+    return table
 
 
 def _read_object(path: Path) -> dict[str, object]:

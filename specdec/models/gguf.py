@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer
 
 from specdec.models import cache
 from specdec.models.errors import ModelError
 from specdec.models.hashes import remembered_sha256
 from specdec.models.progress import Report
 from specdec.tokenizer_files import SPECIAL_TOKEN_NAMES, TokenizerFiles
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _FORMAT = 1
 """Part of every key; raised when a conversion of today would not be used any more."""
@@ -97,17 +103,31 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
             if "os error 28" in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise
-        TokenizerFiles(
-            tokenizer_json=tokenizer.backend_tokenizer.to_str().encode("utf-8"),
-            chat_template=tokenizer.chat_template or "",
-            special_tokens={
-                name: text for name in SPECIAL_TOKEN_NAMES if (text := getattr(tokenizer, name)) is not None
-            },
-        ).save(directory)
+        _tokenizer_files(tokenizer, config.get_text_config(decoder=True).vocab_size).save(directory)
         for path in filter(Path.is_file, directory.iterdir()):
             # safetensors writes for the owner alone, but a cache may be filled by one user and read by another.
             path.chmod(0o644)
         advance(_STEPS)
+
+
+def _tokenizer_files(tokenizer: PreTrainedTokenizerBase, rows: int) -> TokenizerFiles:
+    """Files of the tokenizer that the GGUF file carries.
+
+    transformers adds special tokens that some converters expect; if the file does not have them they get ids beyond the
+    model's rows, and are left out again.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < rows]
+    tokenizer_json = json.dumps(content, ensure_ascii=False).encode("utf-8")
+    special_tokens = {name: getattr(tokenizer, name) for name in SPECIAL_TOKEN_NAMES}
+    known = Tokenizer.from_buffer(tokenizer_json)
+    return TokenizerFiles(
+        tokenizer_json=tokenizer_json,
+        chat_template=tokenizer.chat_template or "",
+        special_tokens={
+            name: text for name, text in special_tokens.items() if text and known.token_to_id(text) is not None
+        },
+    )
 
 
 def _content_sha256(gguf: Path) -> str:

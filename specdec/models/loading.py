@@ -57,7 +57,7 @@ def load_model(
     description = read_description(directory)
     context_length = _context_length(name, description, max_context_length)
     model = load_weights(directory, description.config, torch_dtype, torch_device)
-    probe_ragged_batch(model, description.vocab_size)
+    probe_ragged_batch(model, description.vocab_size, context_length)
     info = model_pb2.ModelInfo(
         model_id=name,
         tokenizer_hash=tokenizer_hash(description.tokenizer_files),

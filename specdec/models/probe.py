@@ -6,6 +6,10 @@ tell for certain, and for every architecture to come, so a model is never served
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from transformers import PreTrainedModel
 
@@ -15,17 +19,20 @@ from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 
 _LONG, _SHORT, _KEPT = 12, 9, 5
-_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-_HALF_PRECISION_TOLERANCE = 0.15
+_WINDOW = 4
+# Relative differences seen on trained models: 3e-6 in float32, 0.03 in bfloat16; with the wrong attention, about 1.
+_FLOAT32_TOLERANCE = 1e-3
+_HALF_PRECISION_TOLERANCE = 0.3
 
 
 @torch.inference_mode()
-def probe_ragged_batch(model: PreTrainedModel, vocab_size: int) -> None:
+def probe_ragged_batch(model: PreTrainedModel, vocab_size: int, context_length: int) -> None:
     """Run two sequences of different lengths in one batch, one of them after a rollback, and compare.
 
     Args:
         model: loaded with the ragged attention; has it again afterwards.
         vocab_size: true size of the vocabulary.
+        context_length: longest sequence that will be run, in tokens.
 
     Raises:
         ModelError: the values differ, are not finite, or the model cannot be run in this way.
@@ -35,17 +42,15 @@ def probe_ragged_batch(model: PreTrainedModel, vocab_size: int) -> None:
     long, short, rejected = (
         torch.randint(vocab_size, (length,), generator=generator).tolist() for length in (_LONG, _SHORT, _SHORT)
     )
+    runner = ModelRunner(model, vocab_size)
+    cache = SequenceCache()
+    batch = [Work(SequenceCache(), long, num_logits=_LONG), Work(cache, short[_KEPT:], num_logits=_SHORT - _KEPT)]
     try:
-        expected = torch.cat([_own_logits(model, long, vocab_size), _own_logits(model, short, vocab_size)[_KEPT:]])
-        runner = ModelRunner(model, vocab_size)
-        cache = SequenceCache()
-        runner.forward([Work(cache, short[:_KEPT] + rejected[_KEPT:], num_logits=0)])
-        cache.truncate(_KEPT)
-        found = torch.cat(
-            runner.forward(
-                [Work(SequenceCache(), long, num_logits=_LONG), Work(cache, short[_KEPT:], num_logits=_SHORT - _KEPT)]
-            )
-        )
+        with _short_windows(model, context_length):
+            expected = torch.cat([_own_logits(model, long, vocab_size), _own_logits(model, short, vocab_size)[_KEPT:]])
+            runner.forward([Work(cache, short[:_KEPT] + rejected[_KEPT:], num_logits=0)])
+            cache.truncate(_KEPT)
+            found = torch.cat(runner.forward(batch))
     except Exception as error:
         raise ModelError(
             f"{name} cannot be run over a ragged batch ({type(error).__name__}: {error}); choose another model"
@@ -54,13 +59,32 @@ def probe_ragged_batch(model: PreTrainedModel, vocab_size: int) -> None:
         raise ModelError(f"{name} gives values that are not finite as {model.dtype}; choose another dtype or model")
     difference = _relative_difference(expected, found)
     # In half precision a token that another expert gets may differ a lot; most do not.
-    exact = model.dtype in _TOLERANCE
+    exact = model.dtype == torch.float32
     distance = float(difference.max() if exact else difference.median())
-    if distance > _TOLERANCE.get(model.dtype, _HALF_PRECISION_TOLERANCE):
+    if distance > (_FLOAT32_TOLERANCE if exact else _HALF_PRECISION_TOLERANCE):
         raise ModelError(
             f"{name} computes other values over a ragged batch than alone (relative difference {distance:.2g}), "
             "so its attention is of a kind that is not served; choose another model"
         )
+
+
+@contextmanager
+def _short_windows(model: PreTrainedModel, context_length: int) -> Iterator[None]:
+    """Cut sliding windows to a few tokens, so that the probe sees whether they reach the attention.
+
+    Some models tell their window to the mask alone. It does not matter where no sequence gets as long as the window.
+    """
+    holders: dict[int, Any] = {id(module): module for module in model.modules()}
+    holders |= {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    windows = [(each, getattr(each, "sliding_window", None)) for each in holders.values()]
+    cut = [(each, window) for each, window in windows if isinstance(window, int) and _WINDOW < window < context_length]
+    for holder, _ in cut:
+        holder.sliding_window = _WINDOW
+    try:
+        yield
+    finally:
+        for holder, window in cut:
+            holder.sliding_window = window
 
 
 def _own_logits(model: PreTrainedModel, token_ids: list[int], vocab_size: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def find_model(name: str) -> Path | None:
     """
     if name in CATALOG:
         return cache.entry_directory(_embedded_key(CATALOG[name]))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix == ".gguf":
         return converted_directory(path)
     if path.is_dir():
@@ -50,7 +51,7 @@ def provide_model(name: str, report: Report) -> Path:
     """
     if name in CATALOG:
         return _provide_embedded(CATALOG[name], report)
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix == ".gguf":
         return make_converted_directory(path, report)
     if path.is_dir():
