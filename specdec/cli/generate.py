@@ -1,0 +1,261 @@
+"""`specdec generate`: one prompt to text, by a running server or by services started for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from specdec.cli.generation_output import Output
+    from specdec.cli.three_services import ThreeServices
+    from specdec.v1 import generation_pb2
+
+_LOCAL_SERVER = f"127.0.0.1:{os.environ.get('SPECDEC_ORCHESTRATOR_PORT', '50050')}"
+_LOOK_SECONDS = 0.5
+_HEALTH_BYTES = 1024
+_DRAIN_SECONDS = 1.0
+_UINT32_MAX = 2**32 - 1
+_MAX_STOP_STRINGS = 16
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", "-n", min=1, max=_UINT32_MAX, help="Most new tokens.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Softmax temperature; 0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0 is off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of tokens with this probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Drop tokens below this share of the most probable one.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Penalty on tokens already seen; 1 is off.")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(help="Penalty on each earlier use of a token.")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(help="Penalty on tokens used at all.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the request's noise; the same seed gives the same text.")
+    ] = None,
+    num_draft_tokens: Annotated[
+        str,
+        typer.Option(
+            "--num-draft-tokens", "-k", metavar="N|auto", help="Draft tokens a round (K); 0 is plain decoding."
+        ),
+    ] = "auto",
+    acceptance_rule: Annotated[
+        Literal["coupled", "rejection", "block"] | None, typer.Option(help="How draft tokens are judged.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end of text.")] = False,
+    logprobs: Annotated[
+        int | None, typer.Option(help="Show log-probabilities of the tokens and of this many alternatives.")
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat/--raw", help="Render the prompt with the model's chat template, or take it as it is."),
+    ] = True,
+    system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Show what happened in each round.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPECDEC_SERVER",
+            metavar="HOST:PORT",
+            help=f"Orchestrator to ask. Default: the one at {_LOCAL_SERVER} if it serves, else services started here.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Target model of services started here.")] = None,
+    drafter: Annotated[
+        Literal["model", "ngram", "none"] | None, typer.Option(help="Drafter of services started here.")
+    ] = None,
+    draft_model: Annotated[str | None, typer.Option(help="Draft model of services started here.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device of services started here.")] = None,
+) -> None:
+    """Generate text from a prompt, and stream it."""
+    if system is not None and not chat:
+        raise typer.BadParameter("--system goes with --chat, not with --raw")
+    own_services = {"--model": model, "--drafter": drafter, "--draft-model": draft_model, "--device": device}
+    given = [flag for flag, value in own_services.items() if value is not None]
+    if server is not None and given:
+        raise typer.BadParameter(f"{given[0]} is for services started here; --server has its own")
+    if draft_model is not None and drafter not in (None, "model"):
+        raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
+    # Imported here so that `specdec --help` stays quick.
+    from specdec.cli.generation_output import JsonOutput, TextOutput
+    from specdec.cli.three_services import ThreeServices
+
+    request = _request(
+        prompt=_read_prompt(prompt),
+        system=system,
+        chat=chat,
+        max_new_tokens=max_new_tokens,
+        num_draft_tokens=_parse_num_draft_tokens(num_draft_tokens),
+        acceptance_rule=acceptance_rule,
+        stop_strings=stop or [],
+        sampling={
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "seed": seed,
+            "ignore_eos": ignore_eos or None,
+            "num_logprobs": logprobs,
+        },
+    )
+    services = ThreeServices(
+        model=model, drafter=drafter, draft_model=draft_model, device=device, drain_seconds=_DRAIN_SECONDS
+    )
+    output = JsonOutput(sys.stdout) if as_json else TextOutput(sys.stdout, rounds=rounds, logprobs=logprobs is not None)
+    _run(request, output, server, services, look_first=not given)
+
+
+def _run(
+    request: generation_pb2.GenerateRequest,
+    output: Output,
+    server: str | None,
+    services: ThreeServices,
+    *,
+    look_first: bool,
+) -> None:
+    """Carry out the request and show it; the exit status is 0, 1 for a failure, or 128 + the signal that stopped it."""
+    import grpc
+
+    from specdec.cli.service_group import ServiceFailedError
+    from specdec.cli.signals import StoppedBySignal, until_signal
+    from specdec.client import IncompleteGenerationError
+
+    try:
+        asyncio.run(until_signal(_generate(request, output, server, services, look_first=look_first)))
+    except StoppedBySignal as stopped:
+        output.close()
+        raise typer.Exit(stopped.exit_status) from stopped
+    except grpc.aio.AioRpcError as error:
+        output.abort()
+        _fail(f"{error.code().name}: {error.details()}")
+    except (IncompleteGenerationError, ServiceFailedError, OSError) as error:
+        output.abort()
+        _fail(str(error))
+    output.close()
+
+
+async def _generate(
+    request: generation_pb2.GenerateRequest,
+    output: Output,
+    server: str | None,
+    services: ThreeServices,
+    *,
+    look_first: bool,
+) -> None:
+    from specdec.client import GenerationClient
+
+    async with contextlib.AsyncExitStack() as stack:
+        if server is None and look_first and await _serves(_LOCAL_SERVER):
+            server = _LOCAL_SERVER
+        if server is None:
+            server = await stack.enter_async_context(_started_here(services))
+        client = await stack.enter_async_context(GenerationClient(server))
+        responses = await stack.enter_async_context(contextlib.aclosing(client.generate(request)))
+        async for response in responses:
+            output.add(response)
+
+
+async def _serves(address: str) -> bool:
+    from specdec.cli.service_group import is_serving
+    from specdec.serving.channel import open_channel
+
+    async with open_channel(address, max_message_bytes=_HEALTH_BYTES) as channel:
+        return await is_serving(channel, timeout_seconds=_LOOK_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _started_here(services: ThreeServices) -> AsyncIterator[str]:
+    """Services of our own for this one request; yields the address of their orchestrator."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from specdec.cli.service_group import ServiceGroup
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    drafter = services.drafter_flag or os.environ.get("SPECDEC_DRAFT_DRAFTER", "ngram")
+    console.print(f"no server given and none at {_LOCAL_SERVER}: starting services here, with the drafter {drafter!r}")
+    with console.status("starting") as status:
+        async with ServiceGroup(
+            services.specs(),
+            on_line=lambda name, line: status.update(
+                Text(f"starting: {name}: {line}", no_wrap=True, overflow="ellipsis")
+            ),
+            drain_seconds=services.drain_seconds,
+        ) as group:
+            status.stop()
+            yield group.address
+
+
+def _request(
+    *,
+    prompt: str,
+    system: str | None,
+    chat: bool,
+    max_new_tokens: int | None,
+    num_draft_tokens: int | None,
+    acceptance_rule: str | None,
+    stop_strings: list[str],
+    sampling: dict[str, float | None],
+) -> generation_pb2.GenerateRequest:
+    """The request, with only those fields set that were given.
+
+    Raises:
+        typer.BadParameter: a value is out of range.
+    """
+    from specdec.errors import InvalidArgumentError
+    from specdec.sampling.params import SamplingParams
+    from specdec.v1 import generation_pb2, model_pb2, sampling_pb2
+
+    given = {name: value for name, value in sampling.items() if value is not None}
+    try:
+        SamplingParams(**given)  # type: ignore[arg-type]
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(str(error)) from error
+    if len(stop_strings) > _MAX_STOP_STRINGS or "" in stop_strings:
+        raise typer.BadParameter(f"at most {_MAX_STOP_STRINGS} stop strings, none of them empty")
+    request = generation_pb2.GenerateRequest(
+        sampling=sampling_pb2.SamplingParams(**given),  # type: ignore[arg-type]
+        max_new_tokens=max_new_tokens,
+        stop_strings=stop_strings,
+        num_draft_tokens=num_draft_tokens,
+        acceptance_rule=model_pb2.AcceptanceRule.Value(f"ACCEPTANCE_RULE_{(acceptance_rule or 'unspecified').upper()}"),
+    )
+    if chat:
+        if system is not None:
+            request.chat.messages.add(role="system", content=system)
+        request.chat.messages.add(role="user", content=prompt)
+    else:
+        request.text = prompt
+    return request
+
+
+def _read_prompt(prompt: str) -> str:
+    data = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter("the prompt is not UTF-8 text") from error
+
+
+def _parse_num_draft_tokens(value: str) -> int | None:
+    if value == "auto":
+        return None
+    if not value.isascii() or not value.isdigit() or int(value) > _UINT32_MAX:
+        raise typer.BadParameter(f"--num-draft-tokens is {value!r}; it must be a number, or auto")
+    return int(value)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"specdec generate: {message}", err=True)
+    raise typer.Exit(1)

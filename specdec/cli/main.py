@@ -1,0 +1,47 @@
+"""The command `specdec`."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from specdec.cli.generate import generate
+from specdec.cli.models import app as models_app
+from specdec.cli.serve import serve
+
+_SERVICES = {
+    "target": ("target_service", "Run the target service, which verifies draft tokens."),
+    "draft": ("draft_service", "Run the draft service, which proposes tokens."),
+    "orchestrator": ("orchestrator", "Run the orchestrator, which turns prompts into text."),
+}
+
+app = typer.Typer(
+    name="specdec",
+    help="Speculative decoding of large language models, split over gRPC.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+app.command()(serve)
+app.add_typer(models_app, name="models")
+
+
+def _add_service(name: str, module: str, description: str) -> None:
+    # Flags, --help and environment are those of the service's own settings: nothing is read here.
+    @app.command(
+        name,
+        help=description,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+        add_help_option=False,
+    )
+    def run(context: typer.Context) -> NoReturn:
+        os.execv(sys.executable, [sys.executable, "-m", module, *context.args])  # noqa: S606
+
+
+for _name, (_module, _description) in _SERVICES.items():
+    _add_service(_name, _module, _description)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,121 @@
+"""Rounds for people: a table of them, and a colour for the text that each one brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from specdec.v1 import generation_pb2, model_pb2, target_pb2
+
+PREFILL, ACCEPTED, RECOVERED, BONUS = "prefill", "accepted", "recovered", "bonus"
+STYLES = {PREFILL: "", ACCEPTED: "green", RECOVERED: "yellow", BONUS: "blue"}
+_LONGEST_PIECE = 48
+
+
+@dataclass(frozen=True)
+class RoundText:
+    """A round with what it brought. The text may lag behind the tokens, or hold characters begun by earlier ones."""
+
+    report: generation_pb2.RoundReport
+    num_tokens: int
+    text: str
+
+    @classmethod
+    def of(cls, delta: generation_pb2.Delta) -> RoundText:
+        return cls(delta.round, len(delta.token_ids), delta.text)
+
+    @property
+    def source(self) -> str:
+        """Where its tokens came from; `ACCEPTED` if draft tokens are among them.
+
+        The text is not cut where the accepted tokens end: which characters a token brings only a tokenizer knows.
+        """
+        if self.report.round == 0:
+            return PREFILL
+        if self.report.num_accepted_tokens > 0:
+            return ACCEPTED
+        return self.next_token_kind
+
+    @property
+    def next_token_kind(self) -> str:
+        """Kind of its last token."""
+        bonus = self.report.next_token_kind == target_pb2.NEXT_TOKEN_KIND_BONUS
+        return BONUS if bonus else RECOVERED
+
+    @property
+    def network_microseconds(self) -> int:
+        """Time of its waits that neither service accounts for; 0 if a draft was computed before it was waited for."""
+        report = self.report
+        draft = report.draft_wait_microseconds - _spent(report.draft) if report.HasField("draft") else 0
+        verify = report.verify_wait_microseconds - _spent(report.verify) if report.HasField("verify") else 0
+        return max(draft, 0) + max(verify, 0)
+
+
+def legend() -> Text:
+    """What the colours of the text mean."""
+    return Text.assemble(
+        ("draft tokens accepted", STYLES[ACCEPTED]),
+        " (and the target's own token after them) · ",
+        ("recovered token only", STYLES[RECOVERED]),
+        " · ",
+        ("bonus token only", STYLES[BONUS]),
+        " (nothing was drafted)",
+    )
+
+
+def rounds_table(rounds: list[RoundText]) -> Table:
+    """One row a round; times in milliseconds."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("round", "K", "accepted"):
+        table.add_column(name, justify="right")
+    table.add_column("kind")
+    table.add_column("tokens", justify="right")
+    for name in ("draft\nqueue", "draft\ncompute", "verify\nqueue", "verify\ncompute", "network", "wall\nms"):
+        table.add_column(name, justify="right")
+    table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_PIECE)
+    for entry in rounds:
+        report = entry.report
+        kind = PREFILL if report.round == 0 else entry.next_token_kind
+        table.add_row(
+            str(report.round),
+            str(report.num_draft_tokens),
+            Text(str(report.num_accepted_tokens), STYLES[ACCEPTED] if report.num_accepted_tokens else ""),
+            Text(kind, STYLES[kind]),
+            str(entry.num_tokens),
+            *_queue_and_compute(report.draft if report.HasField("draft") else None),
+            *_queue_and_compute(report.verify if report.HasField("verify") else None),
+            _milliseconds(entry.network_microseconds),
+            _milliseconds(report.wall_microseconds),
+            Text(_one_line(entry.text), STYLES[entry.source]),
+        )
+    return table
+
+
+def summary(stats: generation_pb2.RoundStats) -> str:
+    """The sums over the rounds, in one line."""
+    return (
+        f"{stats.num_rounds} rounds, {stats.num_accepted_tokens} of {stats.num_draft_tokens} draft tokens accepted "
+        f"({stats.acceptance_rate:.0%}), mean acceptance length {stats.mean_acceptance_length:.2f} (bonus counted), "
+        f"first token after {stats.ttft_seconds:.2f} s, then {stats.tokens_per_second:.1f} tokens/s"
+    )
+
+
+def _spent(timings: model_pb2.Timings) -> int:
+    return timings.queue_microseconds + timings.compute_microseconds
+
+
+def _queue_and_compute(timings: model_pb2.Timings | None) -> tuple[str, str]:
+    if timings is None:
+        return "–", "–"
+    return _milliseconds(timings.queue_microseconds), _milliseconds(timings.compute_microseconds)
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _milliseconds(microseconds: int) -> str:
+    return f"{microseconds / 1000:.1f}"

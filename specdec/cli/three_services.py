@@ -1,0 +1,118 @@
+"""The three services on one machine, as a group to start: which flags each of them gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specdec.cli.ports import choose_ports
+from specdec.cli.service_group import ServiceSpec
+
+_LOOPBACK = "127.0.0.1"
+
+DrafterKind = Literal["model", "ngram", "none"]
+
+
+@dataclass(frozen=True)
+class ThreeServices:
+    """What the three are told. None leaves a setting to the service: its environment variable, or else its default."""
+
+    model: str | None = None
+    drafter: DrafterKind | None = None
+    """none: no draft service is started, and the orchestrator decodes plainly."""
+    draft_model: str | None = None
+    """Implies the drafter "model"."""
+    num_draft_tokens: int | None = None
+    device: str | None = None
+    draft_device: str | None = None
+    """None: the same as `device`."""
+    dtype: str | None = None
+    num_threads: int | None = None
+    """Threads of a forward pass on CPU, in the target and in the draft service."""
+    log_level: str | None = None
+    drain_seconds: float = 20.0
+    host: str = _LOOPBACK
+    """Where the orchestrator listens. The others listen on the loopback interface only."""
+    port: int = 0
+    target_port: int = 0
+    draft_port: int = 0
+    target_arguments: tuple[str, ...] = ()
+    """Further flags of the service."""
+    draft_arguments: tuple[str, ...] = ()
+    orchestrator_arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for all three, on top of this process's own."""
+
+    @property
+    def drafter_flag(self) -> str | None:
+        """The drafter that the flags ask for, if they do."""
+        return "model" if self.draft_model is not None and self.drafter is None else self.drafter
+
+    def specs(self) -> tuple[ServiceSpec, ...]:
+        """Target, draft and orchestrator, in that order; ports that are 0 are chosen now.
+
+        Raises:
+            OSError: a port is in use.
+        """
+        port, target_port, draft_port = choose_ports(
+            [(self.host, self.port), (_LOOPBACK, self.target_port), (_LOOPBACK, self.draft_port)]
+        )
+        drafter = self.drafter_flag
+        target = self._spec(
+            "target",
+            target_port,
+            {"model": self.model, "device": self.device, "dtype": self.dtype, "num-threads": self.num_threads},
+            self.target_arguments,
+        )
+        draft = self._spec(
+            "draft",
+            draft_port,
+            {
+                "drafter": drafter,
+                "model": self.draft_model,
+                "device": self.device if self.draft_device is None else self.draft_device,
+                "dtype": self.dtype,
+                "num-threads": self.num_threads,
+            },
+            self.draft_arguments,
+        )
+        orchestrator = self._spec(
+            "orchestrator",
+            port,
+            {
+                "target": target.address,
+                "draft": "" if drafter == "none" else draft.address,
+                "num-draft-tokens": self.num_draft_tokens,
+            },
+            self.orchestrator_arguments,
+            host=self.host,
+        )
+        return (target, orchestrator) if drafter == "none" else (target, draft, orchestrator)
+
+    def _spec(
+        self,
+        name: str,
+        port: int,
+        flags: Mapping[str, str | float | None],
+        arguments: tuple[str, ...],
+        *,
+        host: str = _LOOPBACK,
+    ) -> ServiceSpec:
+        given = {"host": host, "port": port, "log-level": self.log_level, "drain-seconds": self.drain_seconds, **flags}
+        module = name if name == "orchestrator" else f"{name}_service"
+        command = [f"--{flag}={value}" for flag, value in given.items() if value is not None]
+        return ServiceSpec(
+            name=name,
+            command=(sys.executable, "-m", module, *command, *arguments),
+            address=f"{reachable(host)}:{port}",
+            environment=self.environment,
+        )
+
+
+def reachable(host: str) -> str:
+    """The host to call from this machine for a server that listens on `host`, as it stands in an address."""
+    if host in ("0.0.0.0", "::", ""):  # noqa: S104
+        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"  # noqa: S104
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,86 @@
+import socket
+import sys
+
+import pytest
+
+from draft_service.settings import DraftSettings
+from orchestrator.settings import OrchestratorSettings
+from specdec.cli.service_group import ServiceSpec
+from specdec.cli.three_services import ThreeServices, reachable
+from specdec.settings import Settings, load_settings
+from target_service.settings import TargetSettings
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104
+
+
+def read(spec: ServiceSpec, settings_class: type[Settings]) -> Settings:
+    """What the service will make of its flags."""
+    program, dash_m, _, *flags = spec.command
+    assert (program, dash_m) == (sys.executable, "-m")
+    return load_settings(settings_class, flags, program=spec.name)
+
+
+def test_the_services_understand_their_flags_and_find_each_other() -> None:
+    services = ThreeServices(
+        model="some-model",
+        draft_model="small-model",
+        num_draft_tokens=6,
+        device="cuda",
+        draft_device="cpu",
+        dtype="float32",
+        num_threads=2,
+        log_level="warning",
+        drain_seconds=3,
+        target_arguments=("--max-batch-rows=64",),
+        environment={"NAME": "value"},
+    )
+    target_spec, draft_spec, orchestrator_spec = services.specs()
+    target, draft = read(target_spec, TargetSettings), read(draft_spec, DraftSettings)
+    orchestrator = read(orchestrator_spec, OrchestratorSettings)
+    assert (target.model, target.device, target.dtype, target.num_threads) == ("some-model", "cuda", "float32", 2)
+    assert (target.max_batch_rows, target.log_level, target.drain_seconds) == (64, "warning", 3)
+    assert (draft.drafter, draft.model, draft.device, draft.num_threads) == ("model", "small-model", "cpu", 2)
+    assert (orchestrator.target, orchestrator.draft) == (target_spec.address, draft_spec.address)
+    assert orchestrator.num_draft_tokens == 6
+    for spec, settings in ((target_spec, target), (draft_spec, draft), (orchestrator_spec, orchestrator)):
+        assert spec.address == f"{settings.host}:{settings.port}"
+        assert spec.environment == {"NAME": "value"}
+
+
+def test_what_is_not_said_is_left_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_TARGET_MODEL", "from-environment")
+    monkeypatch.setenv("SPECDEC_DRAFT_DRAFTER", "model")
+    monkeypatch.setenv("SPECDEC_ORCHESTRATOR_NUM_DRAFT_TOKENS", "9")
+    target_spec, draft_spec, orchestrator_spec = ThreeServices().specs()
+    assert read(target_spec, TargetSettings).model == "from-environment"
+    assert read(draft_spec, DraftSettings).drafter == "model"
+    assert read(orchestrator_spec, OrchestratorSettings).num_draft_tokens == 9
+
+
+def test_without_a_drafter_there_is_no_draft_service() -> None:
+    target, orchestrator = ThreeServices(drafter="none").specs()
+    assert (target.name, orchestrator.name) == ("target", "orchestrator")
+    assert read(orchestrator, OrchestratorSettings).draft == ""
+
+
+def test_only_the_orchestrator_listens_elsewhere_than_on_loopback() -> None:
+    target, draft, orchestrator = ThreeServices(host=EVERYWHERE).specs()
+    assert read(target, TargetSettings).host == read(draft, DraftSettings).host == "127.0.0.1"
+    settings = read(orchestrator, OrchestratorSettings)
+    assert settings.host == EVERYWHERE
+    assert orchestrator.address == f"127.0.0.1:{settings.port}"
+
+
+def test_a_port_in_use_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=str(port)):
+            ThreeServices(draft_port=port).specs()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("127.0.0.1", "127.0.0.1"), (EVERYWHERE, "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("node", "node")],
+)
+def test_a_host_to_listen_on_becomes_one_to_call(host: str, name: str) -> None:
+    assert reachable(host) == name
