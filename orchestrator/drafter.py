@@ -1,0 +1,213 @@
+"""The draft service's side of one request: proposals when they can be had, and never an error."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from orchestrator.committed import CommittedTokens
+from orchestrator.links.draft import DraftLink, DraftSequence
+from orchestrator.links.mailbox import AnswerOverdue, LinkLost
+from orchestrator.links.opening import Opening
+from orchestrator.verifier import Judged
+from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
+from specdec.errors import Refusal
+from specdec.telemetry import names, tracing
+from specdec.telemetry.metrics import OrchestratorMetrics
+from specdec.v1 import model_pb2
+
+_CAUSES: dict[type[Exception], str] = {LinkLost: "lost", AnswerOverdue: "overdue", ImpossibleProposal: "invalid"}
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 0.25
+_LAST_PAUSE_SECONDS = 60.0
+_MAX_DOUBLINGS = 10
+_PAUSE_PER_SECOND_LOST = 16
+"""After a failure that cost time, drafting rests this many times as long, so that it costs a few percent at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What drafting gave in one round."""
+
+    window: Window
+    fallback_cause: str = ""
+    """Why the round goes without the drafts that were wanted, a word for traces and metrics. Empty: it does not."""
+    wait_seconds: float = 0.0
+    timings: model_pb2.Timings | None = None
+    """Where the draft service says its time went; None: there was no proposal."""
+
+
+NOTHING_DRAFTED = Drafted(EMPTY_WINDOW)
+EMPTY = "empty"
+"""Fallback cause of a proposal without tokens: the draft service had no guess, or no room in its context."""
+
+
+class Drafter:
+    """Asks for proposals and tells the draft service what became of them.
+
+    A draft service that is missing, slow or wrong costs this request its drafts, nothing else: the sequence is opened
+    again after a pause, which grows with each failure in a row.
+
+    Args:
+        link: to the draft service; None: there is none.
+        sequence_id: names the request on every stream.
+        opening: what the draft service is told besides the tokens.
+        committed: tokens so far; read, never changed.
+        timeout_seconds: longest wait for a proposal.
+        metrics: where fallbacks and resyncs are counted.
+    """
+
+    def __init__(
+        self,
+        link: DraftLink | None,
+        sequence_id: bytes,
+        opening: Opening,
+        committed: CommittedTokens,
+        timeout_seconds: float,
+        metrics: OrchestratorMetrics,
+    ) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._sequence_id = sequence_id
+        self._opening = opening
+        self._committed = committed
+        self._timeout_seconds = timeout_seconds
+        self._epoch = 0
+        self._sequence: DraftSequence | None = None
+        self._num_asked = 0
+        self._num_failures = 0
+        self._rests_until = 0.0
+        self._failure_cause = ""
+        self._span: Span = trace.INVALID_SPAN
+
+    def prefill(self) -> None:
+        """Open the sequence without asking for a proposal. Does not wait."""
+        self._open(0, 0)
+
+    def ask(self, last: Judged, round_index: int, num_draft_tokens: int, parent: Span) -> None:
+        """Tell the outcome of the last round, now committed, and ask for the next proposal. Does not wait.
+
+        Args:
+            last: the outcome.
+            round_index: round the proposal is for.
+            num_draft_tokens: most tokens to propose; 0: none are wanted.
+            parent: the round's span.
+        """
+        self._num_asked = num_draft_tokens
+        if num_draft_tokens:
+            self._span = tracing.start_span(names.DRAFT, parent=parent)
+        if last.is_window_refused:
+            self._fail("window_refused")
+        accepted = last.verdict.accepted_nodes
+        # A commit says how many tokens were accepted. Off the first path of a tree that is not enough.
+        is_first_path = all(node == index for index, node in enumerate(accepted))
+        if self._sequence is None or not is_first_path or self._is_past_context():
+            self._open(round_index, num_draft_tokens)
+            return
+        try:
+            self._sequence.commit(
+                round_index,
+                last.verdict.base_length,
+                len(accepted),
+                last.verdict.next_token_id,
+                self._committed.checksum,
+                self._most(num_draft_tokens),
+                tracing.to_trace_context(self._span),
+            )
+        except (LinkLost, Refusal) as failure:
+            self._fail(_CAUSES.get(type(failure), "refused"))
+
+    async def drafted(self) -> Drafted:
+        """The proposal asked for, or an empty window if it cannot be had."""
+        if self._num_asked == 0:
+            return NOTHING_DRAFTED
+        began = time.perf_counter()
+        proposal = await self._proposal()
+        if proposal is None:
+            drafted = Drafted(EMPTY_WINDOW, self._failure_cause, time.perf_counter() - began)
+        else:
+            window, timings = proposal
+            drafted = Drafted(window, "" if window else EMPTY, time.perf_counter() - began, timings)
+        if drafted.fallback_cause:
+            self._metrics.fallback(drafted.fallback_cause)
+        self._span.set_attribute(names.ROUND_NUM_DRAFT_TOKENS, len(drafted.window))
+        self._span.end()
+        return drafted
+
+    def close(self) -> None:
+        """Let the draft service forget the sequence. Does not wait; harmless at any time."""
+        self._give_up()
+        if self._span.is_recording():
+            self._span.end()
+
+    async def _proposal(self) -> tuple[Window, model_pb2.Timings] | None:
+        """The proposal as a window, and where its time went; None if the sequence is, or had to be, given up."""
+        if self._sequence is None:
+            return None
+        began = time.perf_counter()
+        try:
+            proposal = await self._sequence.proposal(self._timeout_seconds)
+            window = Window.from_proposal(proposal, len(self._committed), self._num_asked, self._committed.vocab_size)
+        except (LinkLost, AnswerOverdue, Refusal, ImpossibleProposal) as failure:
+            self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
+            return None
+        self._num_failures = 0
+        return window, proposal.timings
+
+    def _give_up(self) -> None:
+        if self._sequence is not None:
+            self._sequence.close()
+            self._sequence = None
+
+    def _open(self, round_index: int, num_draft_tokens: int) -> None:
+        """Open the sequence with all that is committed, if that can be done now; else note the cause."""
+        self._give_up()
+        if time.perf_counter() < self._rests_until:
+            return
+        if self._link is None or not self._link.is_available:
+            self._failure_cause = "unavailable"
+        elif not self._link.suits(self._opening.acceptance_rule):
+            self._failure_cause = "mismatch"
+        elif self._is_past_context():
+            self._failure_cause = "context"
+        else:
+            if self._epoch:
+                self._metrics.resync("draft")
+            self._epoch += 1
+            try:
+                self._sequence = self._link.open(
+                    self._sequence_id,
+                    self._epoch,
+                    round_index,
+                    self._opening,
+                    self._committed.token_ids,
+                    self._most(num_draft_tokens),
+                    tracing.to_trace_context(self._span),
+                )
+            except LinkLost:
+                self._fail("lost")
+
+    def _fail(self, cause: str, seconds_lost: float = 0.0) -> None:
+        """Give the sequence up, and rest for a while."""
+        _log.info("the draft service failed a sequence: %s", cause)
+        self._give_up()
+        self._failure_cause = cause
+        pause_seconds = max(_FIRST_PAUSE_SECONDS * 2**self._num_failures, _PAUSE_PER_SECOND_LOST * seconds_lost)
+        self._num_failures = min(self._num_failures + 1, _MAX_DOUBLINGS)
+        self._rests_until = time.perf_counter() + min(pause_seconds, _LAST_PAUSE_SECONDS)
+
+    def _most(self, num_draft_tokens: int) -> int:
+        """As many as are wanted and the drafter may be asked for."""
+        model_info = self._link.model_info if self._link is not None else None
+        return min(num_draft_tokens, model_info.max_num_draft_tokens) if model_info is not None else 0
+
+    def _is_past_context(self) -> bool:
+        """The drafter's context has no room for another token."""
+        model_info = self._link.model_info if self._link is not None else None
+        return model_info is not None and 0 < model_info.max_context_length <= len(self._committed)

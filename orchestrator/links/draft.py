@@ -1,0 +1,154 @@
+"""The link to the draft service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import grpc.aio
+
+from orchestrator.links.link import HANDSHAKE_SECONDS, Link, check_protocol_version
+from orchestrator.links.mailbox import Mailbox
+from orchestrator.links.opening import Opening
+from orchestrator.links.target import TargetLink
+from specdec.telemetry.metrics import OrchestratorMetrics
+from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
+
+
+class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb2.DraftEvent]):
+    """The link to a draft replica."""
+
+    service_name = "draft"
+
+    def __init__(
+        self, address: str, target: TargetLink, metrics: OrchestratorMetrics, on_change: Callable[[], None]
+    ) -> None:
+        super().__init__(address, metrics, on_change)
+        self._target = target
+
+    @property
+    def mismatch(self) -> str:
+        """What keeps the drafter from working with the target, with the two values named. Empty: nothing does."""
+        draft, target = self.model_info, self._target.model_info
+        if draft is None or target is None:
+            return ""
+        if draft.tokenizer_hash and draft.tokenizer_hash != target.tokenizer_hash:
+            return f"the draft has tokenizer {draft.tokenizer_hash!r} and the target {target.tokenizer_hash!r}"
+        if draft.vocab_size and draft.vocab_size != target.vocab_size:
+            return f"the draft has a vocabulary of {draft.vocab_size} and the target one of {target.vocab_size}"
+        return ""
+
+    def suits(self, acceptance_rule: model_pb2.AcceptanceRule.ValueType) -> bool:
+        """The drafter works with the target and can draft for this rule."""
+        return self.model_info is not None and not self.mismatch and acceptance_rule in self.model_info.acceptance_rules
+
+    def open(
+        self,
+        sequence_id: bytes,
+        epoch: int,
+        round_index: int,
+        opening: Opening,
+        token_ids: Sequence[int],
+        num_draft_tokens: int,
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> DraftSequence:
+        """Start a sequence, or start it again with all its committed tokens under the next epoch.
+
+        Unless `num_draft_tokens` is 0, a proposal for the round is asked for at once.
+
+        Raises:
+            LinkLost: the link is not available.
+        """
+        mailbox: Mailbox[draft_pb2.DraftEvent] = Mailbox(sequence_id, epoch)
+        mailbox.expect(round_index)
+        message = draft_pb2.DraftOpen(
+            epoch=epoch,
+            token_ids=token_ids,
+            prompt_length=opening.prompt_length,
+            sampling=opening.sampling,
+            acceptance_rule=opening.acceptance_rule,
+            round=round_index,
+            num_draft_tokens=num_draft_tokens,
+            trace_context=trace_context,
+        )
+        self.attach(mailbox, draft_pb2.DraftCommand(sequence_id=sequence_id, open=message))
+        return DraftSequence(self, mailbox)
+
+    async def _handshake(self, channel: grpc.aio.Channel) -> model_pb2.ModelInfo:
+        stub = draft_pb2_grpc.DraftServiceStub(channel)
+        request = draft_pb2.DraftServiceGetModelInfoRequest()
+        model_info = (await stub.GetModelInfo(request, timeout=HANDSHAKE_SECONDS)).model_info
+        check_protocol_version(model_info)
+        return model_info
+
+    def _call(
+        self, channel: grpc.aio.Channel
+    ) -> grpc.aio.StreamStreamCall[draft_pb2.ProposeRequest, draft_pb2.ProposeResponse]:
+        return draft_pb2_grpc.DraftServiceStub(channel).Propose()
+
+    def _pack(self, commands: list[draft_pb2.DraftCommand]) -> draft_pb2.ProposeRequest:
+        return draft_pb2.ProposeRequest(commands=commands)
+
+    def _events(self, response: draft_pb2.ProposeResponse) -> Iterable[draft_pb2.DraftEvent]:
+        return response.events
+
+
+class DraftSequence:
+    """One epoch of a sequence on the draft service."""
+
+    def __init__(self, link: DraftLink, mailbox: Mailbox[draft_pb2.DraftEvent]) -> None:
+        self._link = link
+        self._mailbox = mailbox
+
+    def commit(
+        self,
+        round_index: int,
+        base_length: int,
+        num_accepted_tokens: int,
+        next_token_id: int,
+        checksum: int,
+        num_draft_tokens: int,
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> None:
+        """Tell the outcome of a round and ask for the next proposal; does not wait.
+
+        Args:
+            round_index: round the next proposal is for.
+            base_length: committed length before the outcome.
+            num_accepted_tokens: tokens of the last proposal that the target accepted, from its start.
+            next_token_id: the target's own token after them.
+            checksum: of the committed prefix with the outcome.
+            num_draft_tokens: tokens to propose; 0: none.
+            trace_context: trace to put the work under.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the draft service refused or failed the sequence.
+        """
+        self._mailbox.expect(round_index)
+        message = draft_pb2.DraftCommit(
+            epoch=self._mailbox.epoch,
+            round=round_index,
+            base_length=base_length,
+            num_accepted_tokens=num_accepted_tokens,
+            next_token_id=next_token_id,
+            committed_length=base_length + num_accepted_tokens + 1,
+            checksum=checksum,
+            num_draft_tokens=num_draft_tokens,
+            trace_context=trace_context,
+        )
+        self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=message))
+
+    async def proposal(self, timeout_seconds: float) -> draft_pb2.Proposal:
+        """The proposal last asked for.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the draft service refused or failed the sequence.
+            AnswerOverdue: no answer in time.
+        """
+        return (await self._mailbox.take(timeout_seconds)).proposal
+
+    def close(self) -> None:
+        """Let the draft service forget the sequence. Does not wait; harmless at any time and any number of times."""
+        closing = draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, close=draft_pb2.DraftClose())
+        self._link.detach(self._mailbox, closing)

@@ -1,0 +1,202 @@
+"""A supervised connection to one replica of a service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Generic
+
+import grpc.aio
+
+from orchestrator.links.mailbox import Event, LinkLost, Mailbox
+from orchestrator.links.stream import BatchedStream, Command, ProtobufMessage, Response
+from specdec import PROTOCOL_VERSION
+from specdec.serving.channel import open_channel
+from specdec.telemetry.metrics import LinkName, OrchestratorMetrics
+from specdec.v1 import model_pb2
+
+_log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 10.0
+"""Longest wait for one answer of the handshake."""
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message taken from a replica, such as the verdicts of many sequences with log-probabilities."""
+_FIRST_RETRY_SECONDS = 0.1
+_LAST_RETRY_SECONDS = 5.0
+_STEADY_SECONDS = 5.0
+"""A connection that lasted this long was a good one: the next attempt comes soon."""
+
+
+class HandshakeRefused(Exception):
+    """The replica is not one to work with; the message names the two values that differ."""
+
+
+class Link(ABC, Generic[Command, Response, Event]):
+    """Owns the channel and the one stream to a replica, and connects again whenever they break.
+
+    It is available between a handshake that passed and the end of the stream. Sequences live on the stream: when it
+    ends, each of them learns it at once, through its mailbox.
+
+    Args:
+        address: of the replica.
+        metrics: where traffic and stale events are counted.
+        on_change: called when the link has become available or unavailable, or the reason has changed.
+    """
+
+    service_name: LinkName
+
+    def __init__(self, address: str, metrics: OrchestratorMetrics, on_change: Callable[[], None]) -> None:
+        self.address = address
+        self.model_info: model_pb2.ModelInfo | None = None
+        """Facts from the last handshake that passed."""
+        self.problem = "not connected yet"
+        """Why the link is not available, for people. Empty: it is."""
+        self._metrics = metrics
+        self._on_change = on_change
+        self._is_up = asyncio.Event()
+        self._stream: BatchedStream[Command, Response] | None = None
+        self._mailboxes: dict[bytes, Mailbox[Event]] = {}
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """The handshake passed and the stream is up."""
+        return self._stream is not None
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences open on this link."""
+        return len(self._mailboxes)
+
+    def start(self) -> None:
+        """Begin to connect; on the event loop that will use the link."""
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"{self.service_name} link")
+
+    async def close(self) -> None:
+        """End the stream and the channel. Sequences still open learn that the link is lost."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+
+    async def available(self, timeout_seconds: float) -> bool:
+        """Wait until the link is available; False if it is not in time."""
+        try:
+            await asyncio.wait_for(self._is_up.wait(), timeout_seconds)
+        except asyncio.TimeoutError:
+            return False
+        return self.is_available
+
+    def attach(self, mailbox: Mailbox[Event], opening: Command) -> None:
+        """Open a sequence: its events arrive in the mailbox from now on, in place of an older epoch's.
+
+        Raises:
+            LinkLost: the link is not available.
+        """
+        self.send(opening)
+        self._mailboxes[mailbox.sequence_id] = mailbox
+
+    def detach(self, mailbox: Mailbox[Event], closing: Command) -> None:
+        """Close a sequence without waiting. Harmless if it was opened again since, or the stream is gone."""
+        if self._stream is not None and self._mailboxes.get(mailbox.sequence_id) is mailbox:
+            del self._mailboxes[mailbox.sequence_id]
+            self._stream.send(closing)
+
+    def send(self, command: Command) -> None:
+        """Send a command with the next message.
+
+        Raises:
+            LinkLost: the link is not available.
+        """
+        if self._stream is None:
+            raise LinkLost(f"the {self.service_name} service is not available: {self.problem}")
+        self._stream.send(command)
+
+    @abstractmethod
+    async def _handshake(self, channel: grpc.aio.Channel) -> model_pb2.ModelInfo:
+        """Ask the replica what it is; raises `HandshakeRefused` or an RPC error."""
+
+    @abstractmethod
+    def _call(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[Any, Response]:
+        """Open the stream."""
+
+    @abstractmethod
+    def _pack(self, commands: list[Command]) -> ProtobufMessage:
+        """One request message of commands."""
+
+    @abstractmethod
+    def _events(self, response: Response) -> Iterable[Event]:
+        """The events in a response message."""
+
+    def _packed(self, commands: list[Command]) -> ProtobufMessage:
+        message = self._pack(commands)
+        self._metrics.sent(self.service_name, message.ByteSize())
+        return message
+
+    def _deliver(self, response: Response) -> None:
+        self._metrics.received(self.service_name, response.ByteSize())
+        for event in self._events(response):
+            mailbox = self._mailboxes.get(event.sequence_id)
+            if mailbox is None or not mailbox.put(event):
+                self._metrics.stale_event(self.service_name)
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_seconds = _FIRST_RETRY_SECONDS
+        while True:
+            began = loop.time()
+            try:
+                await self._connect_once()
+            except HandshakeRefused as refused:
+                self._note(str(refused))
+            except grpc.aio.AioRpcError as error:
+                self._note(f"{error.code().name}: {error.details()}")
+            except Exception:  # noqa: BLE001 - a bug, but it must not leave the link down for good
+                _log.exception("connecting to the %s service failed", self.service_name)
+                self._note("an internal error, see the log")
+            if loop.time() - began > _STEADY_SECONDS:
+                pause_seconds = _FIRST_RETRY_SECONDS
+            # Jitter, so that many orchestrators do not come back to a restarted replica all at once.
+            await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_seconds = min(2 * pause_seconds, _LAST_RETRY_SECONDS)
+
+    async def _connect_once(self) -> None:
+        """Connect, and stay connected until the stream ends."""
+        # A channel of its own for each attempt, so that grpc's backoff is not added to this one's.
+        async with open_channel(self.address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+            self.model_info = await self._handshake(channel)
+            stream = BatchedStream(self._call(channel), self._packed, self._deliver)
+            self._stream = stream
+            self._is_up.set()
+            self._note("")
+            problem = "the link is closed"
+            try:
+                problem = await stream.run()
+            finally:
+                self._stream = None
+                self._is_up.clear()
+                lost, self._mailboxes = self._mailboxes, {}
+                for mailbox in lost.values():
+                    mailbox.fail(LinkLost(f"the stream to the {self.service_name} service broke"))
+                self._note(problem)
+
+    def _note(self, problem: str) -> None:
+        """Keep, log and report a change of state."""
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem:
+            _log.warning("the %s service at %s is not available: %s", self.service_name, self.address, problem)
+        else:
+            _log.info("the %s service at %s is available", self.service_name, self.address)
+        self._on_change()
+
+
+def check_protocol_version(model_info: model_pb2.ModelInfo) -> None:
+    """Raises `HandshakeRefused` if the replica speaks another version of the protocol."""
+    if model_info.protocol_version != PROTOCOL_VERSION:
+        raise HandshakeRefused(
+            f"it speaks protocol version {model_info.protocol_version} and this orchestrator {PROTOCOL_VERSION}"
+        )

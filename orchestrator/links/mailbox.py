@@ -1,0 +1,98 @@
+"""Where the events of one sequence arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar
+
+from specdec.errors import Refusal, from_status
+from specdec.v1 import draft_pb2, target_pb2
+
+Event = TypeVar("Event", draft_pb2.DraftEvent, target_pb2.TargetEvent)
+
+
+class LinkLost(Exception):
+    """The stream to the replica broke, or was never there: what it knew of the sequence is gone."""
+
+
+class AnswerOverdue(Exception):
+    """The replica did not answer in time."""
+
+
+class Mailbox(Generic[Event]):
+    """Keeps the one event that is awaited and turns all others away.
+
+    One epoch of one sequence, one waiter at a time. A failure of the sequence closes it for good.
+    """
+
+    __slots__ = ("_event", "_failure", "_round", "_waiter", "epoch", "sequence_id")
+
+    def __init__(self, sequence_id: bytes, epoch: int) -> None:
+        self.sequence_id = sequence_id
+        self.epoch = epoch
+        self._round: int | None = None
+        self._event: Event | None = None
+        self._failure: LinkLost | Refusal | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def expect(self, round_index: int) -> None:
+        """From now on only the answer to this round is let in.
+
+        Raises:
+            LinkLost: the sequence is gone: the stream broke.
+            Refusal: it is gone: the service refused or failed it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._round = round_index
+        self._event = None
+
+    def put(self, event: Event) -> bool:
+        """Let an event in; False if nobody waits for it: another epoch, another round, or a repeated answer."""
+        if event.epoch != self.epoch:
+            return False
+        if event.HasField("failed"):
+            # Whatever command it answers, the service has closed the sequence.
+            self.fail(from_status(event.failed))
+            return True
+        if event.round != self._round or self._failure is not None:
+            return False
+        self._round = None
+        self._event = event
+        self._wake()
+        return True
+
+    def fail(self, failure: LinkLost | Refusal) -> None:
+        """The sequence is gone; whoever waits, now or later, gets `failure`."""
+        if self._failure is None:
+            self._failure = failure
+            self._wake()
+
+    async def take(self, timeout_seconds: float) -> Event:
+        """The event expected.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the service refused or failed the sequence.
+            AnswerOverdue: it did not come in time. Should it come later, it is turned away.
+        """
+        if self._event is None and self._failure is None:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        if self._event is not None:
+            event, self._event = self._event, None
+            return event
+        if self._failure is not None:
+            raise self._failure
+        self._round = None
+        raise AnswerOverdue(f"no answer within {timeout_seconds:.3g} s")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

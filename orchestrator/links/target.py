@@ -1,0 +1,162 @@
+"""The link to the target service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import grpc.aio
+
+from orchestrator.links.link import HANDSHAKE_SECONDS, HandshakeRefused, Link, check_protocol_version
+from orchestrator.links.mailbox import Mailbox
+from orchestrator.links.opening import Opening
+from orchestrator.window import Window
+from specdec.errors import UnavailableError
+from specdec.tokenizer_files import TokenizerFiles, TokenizerFilesError, tokenizer_hash
+from specdec.v1 import model_pb2, target_pb2, target_pb2_grpc
+
+MAX_TOKENIZER_BYTES = 64 << 20
+"""Largest tokenizer taken from a target, all its parts together."""
+
+
+class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, target_pb2.TargetEvent]):
+    """The link to a target replica. Its handshake fetches the tokenizer too."""
+
+    service_name = "target"
+
+    tokenizer_files: TokenizerFiles | None = None
+    """From the last handshake that passed; a new object only if the content is new."""
+
+    @property
+    def vocabulary(self) -> tuple[str, int]:
+        """Tokenizer hash and vocabulary size: token ids mean the same as long as these are the same.
+
+        Raises:
+            UnavailableError: there was no handshake yet.
+        """
+        if self.model_info is None:
+            raise UnavailableError(f"the target is not available: {self.problem}")
+        return self.model_info.tokenizer_hash, self.model_info.vocab_size
+
+    def open(
+        self,
+        sequence_id: bytes,
+        epoch: int,
+        round_index: int,
+        opening: Opening,
+        token_ids: Sequence[int],
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> TargetSequence:
+        """Start a sequence, or start it again with all its committed tokens under the next epoch.
+
+        Raises:
+            LinkLost: the link is not available.
+        """
+        mailbox: Mailbox[target_pb2.TargetEvent] = Mailbox(sequence_id, epoch)
+        mailbox.expect(round_index)
+        message = target_pb2.TargetOpen(
+            epoch=epoch,
+            token_ids=token_ids,
+            prompt_length=opening.prompt_length,
+            sampling=opening.sampling,
+            acceptance_rule=opening.acceptance_rule,
+            max_length=opening.max_length,
+            round=round_index,
+            trace_context=trace_context,
+        )
+        self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
+        return TargetSequence(self, mailbox)
+
+    async def _handshake(self, channel: grpc.aio.Channel) -> model_pb2.ModelInfo:
+        stub = target_pb2_grpc.TargetServiceStub(channel)
+        request = target_pb2.TargetServiceGetModelInfoRequest()
+        model_info = (await stub.GetModelInfo(request, timeout=HANDSHAKE_SECONDS)).model_info
+        check_protocol_version(model_info)
+        files = await _fetch_tokenizer(stub)
+        if files != self.tokenizer_files:
+            await _check_tokenizer(files, model_info.tokenizer_hash)
+            self.tokenizer_files = files
+        return model_info
+
+    def _call(
+        self, channel: grpc.aio.Channel
+    ) -> grpc.aio.StreamStreamCall[target_pb2.VerifyRequest, target_pb2.VerifyResponse]:
+        return target_pb2_grpc.TargetServiceStub(channel).Verify()
+
+    def _pack(self, commands: list[target_pb2.TargetCommand]) -> target_pb2.VerifyRequest:
+        return target_pb2.VerifyRequest(commands=commands)
+
+    def _events(self, response: target_pb2.VerifyResponse) -> Iterable[target_pb2.TargetEvent]:
+        return response.events
+
+
+class TargetSequence:
+    """One epoch of a sequence on the target."""
+
+    def __init__(self, link: TargetLink, mailbox: Mailbox[target_pb2.TargetEvent]) -> None:
+        self._link = link
+        self._mailbox = mailbox
+
+    async def opened(self, timeout_seconds: float) -> target_pb2.Opened:
+        """The answer to the open.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the target refused the sequence.
+            AnswerOverdue: no answer in time.
+        """
+        return (await self._mailbox.take(timeout_seconds)).opened
+
+    async def verify(
+        self,
+        round_index: int,
+        base_length: int,
+        checksum: int,
+        window: Window,
+        timeout_seconds: float,
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> target_pb2.Verdict:
+        """Have a window judged; raises as `opened` does."""
+        self._mailbox.expect(round_index)
+        message = target_pb2.Window(
+            epoch=self._mailbox.epoch,
+            round=round_index,
+            base_length=base_length,
+            checksum=checksum,
+            token_ids=window.token_ids,
+            parents=window.parents,
+            distributions=window.distributions,
+            trace_context=trace_context,
+        )
+        self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
+        return (await self._mailbox.take(timeout_seconds)).verdict
+
+    def close(self) -> None:
+        """Let the target forget the sequence. Does not wait; harmless at any time and any number of times."""
+        closing = target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, close=target_pb2.TargetClose())
+        self._link.detach(self._mailbox, closing)
+
+
+async def _fetch_tokenizer(stub: target_pb2_grpc.TargetServiceAsyncStub) -> TokenizerFiles:
+    tokenizer_json = bytearray()
+    chat_template: list[str] = []
+    special_tokens: dict[str, str] = {}
+    num_bytes = 0
+    async for part in stub.GetTokenizer(target_pb2.GetTokenizerRequest(), timeout=HANDSHAKE_SECONDS):
+        num_bytes += part.ByteSize()
+        if num_bytes > MAX_TOKENIZER_BYTES:
+            raise HandshakeRefused(f"its tokenizer is larger than {MAX_TOKENIZER_BYTES} bytes")
+        tokenizer_json += part.tokenizer_json
+        chat_template.append(part.chat_template)
+        special_tokens.update(part.special_tokens)
+    return TokenizerFiles(bytes(tokenizer_json), "".join(chat_template), special_tokens)
+
+
+async def _check_tokenizer(files: TokenizerFiles, announced_hash: str) -> None:
+    try:
+        # Reading a large tokenizer takes seconds.
+        actual_hash = await asyncio.to_thread(tokenizer_hash, files)
+    except TokenizerFilesError as error:
+        raise HandshakeRefused(f"its tokenizer is damaged: {error}") from error
+    if actual_hash != announced_hash:
+        raise HandshakeRefused(f"it announces tokenizer {announced_hash!r} and sends {actual_hash!r}")

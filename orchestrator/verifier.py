@@ -1,0 +1,190 @@
+"""The target's side of one request: a verdict for every round, whatever happens to the replica's cache."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from opentelemetry.trace import Span
+
+from orchestrator.committed import CommittedTokens, ImpossibleVerdict
+from orchestrator.links.mailbox import AnswerOverdue, LinkLost
+from orchestrator.links.opening import Opening
+from orchestrator.links.target import TargetLink, TargetSequence
+from orchestrator.window import EMPTY_WINDOW, Window
+from specdec.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    Refusal,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from specdec.telemetry import names, tracing
+from specdec.telemetry.metrics import OrchestratorMetrics
+from specdec.v1 import model_pb2, target_pb2
+
+_log = logging.getLogger(__name__)
+
+_MAX_FAILURES = 5
+"""Failures in a row after which a sequence is given up: it may be what brings the target down."""
+_FIRST_PAUSE_SECONDS = 0.02
+_LAST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A round that the target has decided."""
+
+    window: Window
+    """What was judged; empty if the sequence had to be opened again, which is a round of its own."""
+    verdict: target_pb2.Verdict
+    token_ids: list[int]
+    """The tokens to commit: the accepted draft tokens and the target's own."""
+    is_window_refused: bool = False
+    """The target called the window malformed: the draft service is at fault."""
+    wait_seconds: float = 0.0
+    num_cached_tokens: int = 0
+    """Tokens that the target had in its prefix cache, if it opened the sequence."""
+
+
+class Verifier:
+    """Has windows judged. If the target lost the sequence, opens it again with all that is committed.
+
+    Args:
+        link: to the target.
+        sequence_id: names the request on every stream.
+        opening: what the target is told besides the tokens.
+        committed: tokens so far; read, never changed.
+        round_timeout_seconds: longest wait for the verdict of one round, repairs included.
+        metrics: where resyncs are counted.
+    """
+
+    def __init__(
+        self,
+        link: TargetLink,
+        sequence_id: bytes,
+        opening: Opening,
+        committed: CommittedTokens,
+        round_timeout_seconds: float,
+        metrics: OrchestratorMetrics,
+    ) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._sequence_id = sequence_id
+        self._opening = opening
+        self._committed = committed
+        self._round_timeout_seconds = round_timeout_seconds
+        self._vocabulary = link.vocabulary
+        self._epoch = 0
+        self._num_failures = 0
+        self._sequence: TargetSequence | None = None
+
+    async def prefill(self, parent: Span) -> Judged:
+        """Open the sequence: round 0, which commits one token.
+
+        Raises:
+            Refusal: the target does not take the sequence, or is not there (`UnavailableError`).
+        """
+        began = time.perf_counter()
+        with tracing.span(names.PREFILL, parent=parent) as span:
+            judged = await self._open(0, self._deadline(), tracing.to_trace_context(span))
+            span.set_attributes(
+                {
+                    names.INPUT_TOKENS: len(self._committed),
+                    names.CACHED_TOKENS: judged.num_cached_tokens,
+                    names.SEQUENCE_EPOCH: self._epoch,
+                }
+            )
+            return replace(judged, wait_seconds=time.perf_counter() - began)
+
+    async def verify(self, round_index: int, window: Window, parent: Span) -> Judged:
+        """Have a window judged.
+
+        Raises:
+            Refusal: as `prefill`.
+        """
+        began = time.perf_counter()
+        with tracing.span(names.VERIFY, parent=parent, attributes={names.ROUND_NUM_DRAFT_TOKENS: len(window)}) as span:
+            judged = await self._verify(round_index, window, tracing.to_trace_context(span))
+            return replace(judged, wait_seconds=time.perf_counter() - began)
+
+    async def _verify(self, round_index: int, window: Window, trace_context: model_pb2.TraceContext | None) -> Judged:
+        if self._sequence is None:
+            raise RuntimeError("prefill comes first")
+        deadline = self._deadline()
+        try:
+            verdict = await self._sequence.verify(
+                round_index,
+                len(self._committed),
+                self._committed.checksum,
+                window,
+                self._round_timeout_seconds,
+                trace_context,
+            )
+            token_ids = self._committed.outcome(window, verdict)
+        except AnswerOverdue:
+            raise self._overdue() from None
+        except (LinkLost, Refusal, ImpossibleVerdict) as failure:
+            self._count_failure(failure)
+            judged = await self._open(round_index, deadline, trace_context)
+            # A malformed window is no reason to fail the request: the draft service made it.
+            is_window_refused = isinstance(failure, InvalidArgumentError) and len(window) > 0
+            return replace(judged, is_window_refused=is_window_refused)
+        self._num_failures = 0
+        return Judged(window, verdict, token_ids)
+
+    def close(self) -> None:
+        """Let the target forget the sequence. Does not wait; harmless at any time."""
+        if self._sequence is not None:
+            self._sequence.close()
+
+    async def _open(self, round_index: int, deadline: float, trace_context: model_pb2.TraceContext | None) -> Judged:
+        """Open the sequence under the next epoch, with all that is committed; try again while that may help."""
+        loop = asyncio.get_running_loop()
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            if not await self._link.available(deadline - loop.time()):
+                raise UnavailableError(f"the target is not available: {self._link.problem}")
+            if self._link.vocabulary != self._vocabulary:
+                raise UnavailableError("the target was replaced by one with another tokenizer; send the request again")
+            is_first = self._epoch == 0
+            self._epoch += 1
+            if not is_first:
+                self._metrics.resync("target")
+            try:
+                self._sequence = self._link.open(
+                    self._sequence_id, self._epoch, round_index, self._opening, self._committed.token_ids, trace_context
+                )
+                opened = await self._sequence.opened(deadline - loop.time())
+                token_ids = self._committed.outcome(EMPTY_WINDOW, opened.first)
+                return Judged(EMPTY_WINDOW, opened.first, token_ids, num_cached_tokens=opened.num_cached_tokens)
+            except AnswerOverdue:
+                raise self._overdue() from None
+            except (LinkLost, FailedPreconditionError, ImpossibleVerdict) as failure:
+                self._count_failure(failure)
+            except (UnavailableError, ResourceExhaustedError):
+                # A replica that is full or going away. A new request is better sent elsewhere; a running one waits.
+                if is_first or loop.time() + pause_seconds >= deadline:
+                    raise
+            except Refusal as refusal:
+                if is_first:
+                    raise
+                raise UnavailableError(f"the target no longer takes this sequence: {refusal}") from refusal
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
+
+    def _count_failure(self, failure: Exception) -> None:
+        _log.info("the target failed a sequence: %s", failure)
+        if self._sequence is not None:
+            self._sequence.close()
+        self._num_failures += 1
+        if self._num_failures >= _MAX_FAILURES:
+            raise UnavailableError(f"the target failed this sequence {_MAX_FAILURES} times in a row: {failure}")
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._round_timeout_seconds
+
+    def _overdue(self) -> UnavailableError:
+        return UnavailableError(f"the target did not answer within {self._round_timeout_seconds:g} s")

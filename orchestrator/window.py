@@ -1,0 +1,60 @@
+"""The draft tokens of one round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec.v1 import draft_pb2, model_pb2
+
+
+class ImpossibleProposal(Exception):
+    """The draft service's proposal is not one that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Draft tokens as the target will judge them; empty is legal and is plain decoding."""
+
+    token_ids: Sequence[int] = ()
+    parents: Sequence[int] = ()
+    """For each node the node it follows, or -1; empty: a chain."""
+    distributions: Sequence[model_pb2.DraftDistribution] = ()
+    """For each node the law it was sampled from; empty: none is needed."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @classmethod
+    def from_proposal(
+        cls, proposal: draft_pb2.Proposal, base_length: int, num_draft_tokens: int, vocab_size: int
+    ) -> Window:
+        """The window that a proposal makes.
+
+        Args:
+            proposal: as it came.
+            base_length: committed length it must stand on.
+            num_draft_tokens: tokens that were asked for; fewer are fine.
+            vocab_size: ids at or above it do not exist.
+
+        Raises:
+            ImpossibleProposal: it is malformed, or answers something else.
+        """
+        token_ids = list(proposal.token_ids)
+        parents = list(proposal.parents)
+        if proposal.base_length != base_length:
+            raise ImpossibleProposal(f"it continues {proposal.base_length} tokens; {base_length} are committed")
+        if len(token_ids) > num_draft_tokens:
+            raise ImpossibleProposal(f"it has {len(token_ids)} draft tokens; {num_draft_tokens} were asked for")
+        if any(token_id >= vocab_size for token_id in token_ids):
+            raise ImpossibleProposal(f"it has a token outside the vocabulary of {vocab_size}")
+        if parents and (
+            len(parents) != len(token_ids) or any(not -1 <= parent < node for node, parent in enumerate(parents))
+        ):
+            raise ImpossibleProposal("its parents do not make a tree of its tokens")
+        if proposal.distributions and len(proposal.distributions) != len(token_ids):
+            raise ImpossibleProposal("it has not one distribution for each token")
+        return cls(token_ids, parents, proposal.distributions)
+
+
+EMPTY_WINDOW = Window()
