@@ -34,7 +34,16 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         drafts = list(self._drafts.values())
         if drafts:
             started = time.perf_counter()
-            self._drafter.advance(drafts)
+            try:
+                self._drafter.advance(drafts)
+            except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
+                refusal = self._batch_failed(error)
+                for draft in drafts:
+                    sequence = draft.sequence
+                    self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, draft.round, refusal)
+                self._flush()
+                return False
+            self._num_failed_batches = 0
             elapsed = time.perf_counter() - started
             self._metrics.queue_length(len(drafts))
             for draft in drafts:

@@ -142,12 +142,19 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             else:
                 batch.append(Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0))
         num_rows = sum(share.num_rows for share in shares)
-        with span(
-            names.TARGET_FORWARD,
-            links=[share.pending.span.get_span_context() for share in shares if share.pending.span.is_recording()],
-            attributes={names.FORWARD_SEQUENCES: len(shares), names.FORWARD_ROWS: num_rows},
-        ):
-            logits = self._runner.forward(batch)
+        try:
+            with span(
+                names.TARGET_FORWARD,
+                links=[share.pending.span.get_span_context() for share in shares if share.pending.span.is_recording()],
+                attributes={names.FORWARD_SEQUENCES: len(shares), names.FORWARD_ROWS: num_rows},
+            ):
+                logits = self._runner.forward(batch)
+        except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
+            refusal = self._batch_failed(error)
+            for share in shares:
+                self._fail_round(share.pending, refusal)
+            return
+        self._num_failed_batches = 0
         self._metrics.forward(
             duration_seconds=time.perf_counter() - started, num_sequences=len(shares), num_rows=num_rows
         )
@@ -157,8 +164,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 try:
                     verdicts.append((share.pending, self._judge(share.pending, rows)))
                 except Refusal as refusal:
-                    sequence = share.pending.sequence
-                    self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, share.pending.round, refusal)
+                    self._fail_round(share.pending, refusal)
         elapsed = time.perf_counter() - started
         for pending, *_ in shares:
             pending.compute_seconds += elapsed
@@ -176,6 +182,10 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
         sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
         return verdict
+
+    def _fail_round(self, pending: PendingRound, refusal: Refusal) -> None:
+        sequence = pending.sequence
+        self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, pending.round, refusal)
 
     def _answer(self, pending: PendingRound, verdict: target_pb2.Verdict) -> None:
         sequence = pending.sequence

@@ -32,6 +32,11 @@ class Connection(Generic[Event]):
         events, self._events = self._events, []
         return events
 
+    def close_soon(self) -> None:
+        """`close`, from any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.close)
+
     def close(self) -> None:
         """No further events are wanted; wakes `next_events`. On the event loop."""
         self._is_closed = True

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
+
+import torch
 
 from specdec.engine.connection import Connection
 from specdec.engine.stream import Arrival
@@ -20,8 +23,12 @@ from specdec.telemetry.metrics import EngineMetrics
 from specdec.v1 import draft_pb2, target_pb2
 
 SEQUENCE_ID_BYTES = 16
+_MAX_FAILED_BATCHES = 3
+"""Batches that may fail in a row before the engine gives up: then it is the device or the model, not a request."""
 NOBODY_WAITS = asyncio.CancelledError()
 """Why work in progress ends when its sequence is closed."""
+
+_log = logging.getLogger(__name__)
 
 CommandT = TypeVar("CommandT", draft_pb2.DraftCommand, target_pb2.TargetCommand)
 EventT = TypeVar("EventT", draft_pb2.DraftEvent, target_pb2.TargetEvent)
@@ -54,6 +61,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._max_num_sequences = max_num_sequences
         self._sequences: dict[Connection[EventT], dict[bytes, SequenceT]] = {}
         self._outbox: dict[Connection[EventT], list[EventT]] = {}
+        self._num_failed_batches = 0
         self.is_draining = False
         """Set from any thread: no further sequence is opened."""
 
@@ -146,6 +154,16 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         event = self._make_event(sequence_id=sequence_id, epoch=epoch, round=round_index)
         event.failed.CopyFrom(refusal.to_status())
         self._send(connection, event)
+
+    def _batch_failed(self, error: Exception) -> Refusal:
+        """What to tell the sequences of a batch whose forward pass raised; raises it again if that keeps happening."""
+        _log.error("a forward pass failed", exc_info=error)
+        self._num_failed_batches += 1
+        if self._num_failed_batches >= _MAX_FAILED_BATCHES:
+            raise error
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            return ResourceExhaustedError("out of memory in the forward pass; the sequence's cache was dropped")
+        return Refusal("the forward pass failed; the sequence's cache was dropped")
 
     def _send(self, connection: Connection[EventT], event: EventT) -> None:
         self._outbox.setdefault(connection, []).append(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Generic
 
@@ -23,7 +24,7 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
         self._name = name
         self._engine: SequenceEngine[CommandT, EventT, SequenceT] | None = None
         self._thread: EngineThread[Arrival[CommandT, EventT]] | None = None
-        self._is_draining = False
+        self._failure_watch = contextlib.ExitStack()
 
     def start(self, engine: SequenceEngine[CommandT, EventT, SequenceT], health: Health) -> None:
         """Run the engine from now on and report the service as serving. On the event loop."""
@@ -33,7 +34,8 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
             loop.call_soon_threadsafe(health.set_serving, False)
 
         self._engine = engine
-        self._thread = EngineThread(engine, self._name, report_failure)
+        self._thread = EngineThread(engine, self._name)
+        self._failure_watch.enter_context(self._thread.watched(report_failure))
         self._thread.start()
         health.set_serving(True)
 
@@ -65,5 +67,6 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
 
     async def close(self) -> None:
         """End the thread once its step in progress is done."""
+        self._failure_watch.close()
         if self._thread is not None and not await asyncio.to_thread(self._thread.stop, _STOP_SECONDS):
             _log.warning("the engine did not finish its step within %.0f s", _STOP_SECONDS)

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from specdec.engine.connection import Connection
 from specdec.engine.thread import EngineThread
-from specdec.errors import ResourceExhaustedError
+from specdec.errors import ResourceExhaustedError, UnavailableError
 
 Message = TypeVar("Message")
 Command = TypeVar("Command")
@@ -42,6 +42,7 @@ async def run_stream(
 
     Raises:
         ResourceExhaustedError: the peer does not read its events.
+        UnavailableError: the engine failed.
     """
     connection: Connection[Event] = Connection(_MAX_UNREAD_EVENTS)
 
@@ -58,9 +59,12 @@ async def run_stream(
 
     reader = asyncio.create_task(read())
     try:
-        while events := await connection.next_events():
-            for start in range(0, len(events), _MAX_EVENTS_A_MESSAGE):
-                yield events[start : start + _MAX_EVENTS_A_MESSAGE]
+        with thread.watched(connection.close_soon):
+            while events := await connection.next_events():
+                for start in range(0, len(events), _MAX_EVENTS_A_MESSAGE):
+                    yield events[start : start + _MAX_EVENTS_A_MESSAGE]
+        if thread.failure is not None:
+            raise UnavailableError("the engine of this service has failed; use another replica")
         if connection.is_overrun:
             raise ResourceExhaustedError(f"more than {_MAX_UNREAD_EVENTS} events were left unread; read the stream")
     finally:

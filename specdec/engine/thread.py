@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 Command_contra = TypeVar("Command_contra", contravariant=True)
@@ -29,15 +30,15 @@ class EngineThread(Generic[Command]):
     """Runs an engine: takes all commands that have arrived, does one step, and again; sleeps if there is nothing to do.
 
     An exception out of the engine is a bug or a broken device. It is logged, kept in `failure`, and the thread ends:
-    a service must not go on with a model in an unknown state. `on_failure` is called on the thread.
+    a service must not go on with a model in an unknown state.
     """
 
-    def __init__(self, engine: Engine[Command], name: str, on_failure: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: Engine[Command], name: str) -> None:
         self._engine = engine
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
-        self._on_failure = on_failure
+        self._watchers: set[Callable[[], None]] = set()
         self.failure: BaseException | None = None
         self.heartbeat = time.monotonic()
         """When the thread last began a step or was idle; monotonic seconds."""
@@ -49,6 +50,15 @@ class EngineThread(Generic[Command]):
     def submit(self, command: Command) -> None:
         """Hand over a command, from any thread."""
         self._inbox.put(command)
+
+    @contextlib.contextmanager
+    def watched(self, on_failure: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, a failure of the thread calls `on_failure`, on the thread."""
+        self._watchers.add(on_failure)
+        try:
+            yield
+        finally:
+            self._watchers.discard(on_failure)
 
     @property
     def backlog(self) -> int:
@@ -75,7 +85,8 @@ class EngineThread(Generic[Command]):
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the thread must learn of it
             _log.exception("the engine failed")
             self.failure = error
-            self._on_failure()
+            for watcher in list(self._watchers):
+                watcher()
 
     def _take(self, *, wait: bool) -> list[Command]:
         """All commands in the inbox; with `wait`, at least one or a timeout that keeps the heartbeat fresh."""

@@ -1,0 +1,70 @@
+"""The real services as processes, with the embedded model, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from specdec.cli.ports import choose_ports
+from specdec.cli.service_group import ServiceGroup, ServiceSpec
+from specdec.cli.three_services import ThreeServices
+from specdec.settings import DEFAULT_MODEL
+from tests.end_to_end.draft_models import save_wrong_draft
+from tests.otlp_receiver import OtlpReceiver
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """One event loop for all tests of this folder: the processes belong to it."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("asyncio") is not None:
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One target, three drafters, and an orchestrator for each of them; telemetry goes to `receiver`."""
+
+    group: ServiceGroup
+    receiver: OtlpReceiver
+    ngram: str
+    """Address of the orchestrator whose drafter is prompt lookup."""
+    same: str
+    """Its drafter is the target's own model."""
+    wrong: str
+    """Its drafter is a small model with random weights."""
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
+    """Started once: the model takes seconds to load."""
+    wrong_model = save_wrong_draft(tmp_path_factory.mktemp("models") / "wrong")
+    async with OtlpReceiver() as receiver:
+        base = ThreeServices(num_threads=1, drain_seconds=5, environment=receiver.environment)
+        target, ngram_draft, ngram = dataclasses.replace(base, drafter="ngram").specs()
+        same_draft, same = _second_pair(base, "same", DEFAULT_MODEL, target)
+        wrong_draft, wrong = _second_pair(base, "wrong", str(wrong_model), target)
+        specs = (target, ngram_draft, same_draft, wrong_draft, same, wrong, ngram)
+        async with ServiceGroup(specs, drain_seconds=5) as group:
+            yield Deployment(group, receiver, ngram.address, same.address, wrong.address)
+
+
+def _second_pair(
+    base: ThreeServices, name: str, draft_model: str, target: ServiceSpec
+) -> tuple[ServiceSpec, ServiceSpec]:
+    """A further draft service and orchestrator at the same target."""
+    _, draft, orchestrator = dataclasses.replace(
+        base, draft_model=draft_model, target_port=choose_ports([("127.0.0.1", 0)])[0]
+    ).specs()
+    command = tuple(
+        f"--target={target.address}" if argument.startswith("--target=") else argument
+        for argument in orchestrator.command
+    )
+    return (
+        dataclasses.replace(draft, name=f"draft-{name}"),
+        dataclasses.replace(orchestrator, name=f"orchestrator-{name}", command=command),
+    )
