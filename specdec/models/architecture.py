@@ -8,7 +8,7 @@ from pathlib import Path
 import transformers
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig
 
-from specdec.models.errors import ModelError
+from specdec.models.errors import ModelError, first_line
 
 # Kinds of layer in `layer_types`, as transformers names them. What is in neither set may mask its attention in a way
 # that the ragged batch does not know, so it is refused as well.
@@ -48,7 +48,7 @@ def read_config(directory: Path) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise ModelError(
-            f"{path} is not a valid config of a {model_type} model ({error}); get an intact copy of it"
+            f"{path} is not a valid config of a {model_type} model ({first_line(error)}); get an intact copy of it"
         ) from error
     return config
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from specdec.models import cache
-from specdec.models.errors import ModelError
+from specdec.models.errors import ModelError, first_line
 from specdec.models.hashes import remembered_sha256
 from specdec.models.progress import Report
 from specdec.tokenizer_files import SPECIAL_TOKEN_NAMES, TokenizerFiles
@@ -87,7 +87,7 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
             raise
         except Exception as error:
             raise ModelError(
-                f"{gguf} cannot be converted ({_first_line(error)}); give a GGUF file of a decoder that "
+                f"{gguf} cannot be converted ({first_line(error)}); give a GGUF file of a decoder that "
                 f"transformers {transformers.__version__} reads, or the model's safetensors directory"
             ) from error
         model, loading_info = loaded
@@ -142,7 +142,3 @@ def _quiet() -> Iterator[None]:
     """Keep the progress bars of transformers off the terminal and out of the logs; ours tells what is going on."""
     with contextlib.redirect_stderr(io.StringIO()):
         yield
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 
 from specdec.models import cache
 from specdec.models.description import read_description
-from specdec.models.errors import ModelError
+from specdec.models.errors import ModelError, first_line
 from specdec.models.progress import Report, no_library_bars, watching_growth
 
 _DESCRIPTIONS = [
@@ -99,8 +99,7 @@ def _hub_error(repo_id: str, error: Exception) -> ModelError:
         return ModelError(f"{repo_id!r} is no hub id; give an id such as owner/name, or a path that exists")
     if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
         return cache.storage_error(Path(constants.HF_HUB_CACHE), error, "HF_HOME")
-    reason = next(iter(str(error).splitlines()), "")
     return ModelError(
-        f"{repo_id} is not in the hub's cache and the hub cannot be reached ({type(error).__name__}: {reason}); "
+        f"{repo_id} is not in the hub's cache and the hub cannot be reached ({first_line(error)}); "
         "connect to a network, or give a model that is already on disk by its path"
     )

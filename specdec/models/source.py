@@ -30,7 +30,7 @@ def find_model(name: str) -> Path | None:
     path = Path(os.path.expanduser(name))
     if path.suffix == ".gguf":
         return converted_directory(path)
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     _check_hub_id(name)
     from specdec.models.hub import cached_hub_directory
@@ -54,7 +54,7 @@ def provide_model(name: str, report: Report) -> Path:
     path = Path(os.path.expanduser(name))
     if path.suffix == ".gguf":
         return make_converted_directory(path, report)
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     _check_hub_id(name)
     from specdec.models.hub import hub_directory

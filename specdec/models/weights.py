@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from specdec.models.errors import ModelError
+from specdec.models.errors import ModelError, first_line
 from specdec.models.progress import no_library_bars
 from specdec.runner.attention import ATTENTION_NAME
 
@@ -44,9 +44,8 @@ def load_weights(
             f"{directory} does not fit into the memory of {device} as {dtype}; choose a smaller dtype or model"
         ) from error
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), "")
         raise ModelError(
-            f"{directory} cannot be loaded ({type(error).__name__}: {reason}); "
+            f"{directory} cannot be loaded ({first_line(error)}); "
             "get an intact copy of its files, with weights that fit its config.json"
         ) from error
     model: PreTrainedModel
