@@ -15,7 +15,7 @@ from specdec.sampling.params import SamplingParams
 from specdec.v1 import draft_pb2, model_pb2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DraftSequence:
     """Committed tokens, and the last proposal that continued them."""
 
@@ -95,7 +95,7 @@ class DraftSequence:
         return accepted
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Draft:
     """A proposal in the making."""
 

@@ -45,11 +45,40 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
     def step(self) -> bool:
         """One forward pass over what is ready, and its verdicts. Returns whether rounds are still pending."""
         self._metrics.queue_length(len(self._waiting))
-        shares = plan_pass(self._waiting.values(), self._max_batch_rows)
+        shares = plan_pass(self._ready(), self._max_batch_rows)
         if shares:
             self._run(shares)
             self._flush()
         return bool(self._waiting)
+
+    def _twin(self, sequence: TargetSequence) -> PendingRound | None:
+        """An open still to be prefilled, on the same stream with the same tokens: another completion of the prompt."""
+        for (connection, _), pending in self._waiting.items():
+            other = pending.sequence
+            if (
+                pending.is_open
+                and pending.twin is None
+                and connection is sequence.connection
+                and other.checksum == sequence.checksum
+                and other.token_ids == sequence.token_ids
+            ):
+                return pending
+        return None
+
+    def _ready(self) -> list[PendingRound]:
+        """Pending rounds that can be run: all but those whose twin is still being prefilled."""
+        ready = []
+        for pending in self._waiting.values():
+            twin = pending.twin
+            if twin is not None:
+                if self._waiting.get((twin.sequence.connection, twin.sequence.sequence_id)) is twin:
+                    continue
+                pending.twin = None
+                sequence = pending.sequence
+                sequence.num_cached_tokens = min(twin.sequence.cache.length, len(sequence.token_ids) - 1)
+                sequence.cache.copy_prefix(twin.sequence.cache, sequence.num_cached_tokens)
+            ready.append(pending)
+        return ready
 
     def _carry_out(self, connection: TargetConnection, command: target_pb2.TargetCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
@@ -75,7 +104,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._keep(connection, sequence_id, sequence)
         span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
         self._waiting[connection, sequence_id] = PendingRound(
-            sequence, command.round, DraftWindow([]), span, arrived, is_open=True
+            sequence, command.round, DraftWindow([]), span, arrived, is_open=True, twin=self._twin(sequence)
         )
 
     def _window(

@@ -19,7 +19,7 @@ from specdec.v1 import model_pb2, target_pb2
 from target_service.judge import DraftWindow, Judge
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TargetSequence:
     """Committed tokens, and their keys and values."""
 
@@ -107,7 +107,7 @@ class TargetSequence:
         self.checksum = prefix_checksum(token_ids, self.checksum)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PendingRound:
     """A window that waits for its verdict; the round of an open has no draft tokens."""
 
@@ -117,6 +117,8 @@ class PendingRound:
     span: Span
     arrived: float
     is_open: bool = False
+    twin: PendingRound | None = None
+    """The open of another sequence with the same tokens, whose prefill this one waits for and then shares."""
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0

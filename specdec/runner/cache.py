@@ -45,6 +45,19 @@ class SequenceCache:
         self.length = length
 
     @torch.inference_mode()
+    def copy_prefix(self, source: SequenceCache, length: int) -> None:
+        """Begin with the first `length` tokens of another sequence, which must be the same tokens as this one's.
+
+        Raises:
+            ValueError: this cache is not empty, or `source` has fewer valid tokens.
+        """
+        if self.length or length > source.length:
+            raise ValueError(f"cannot copy {length} of {source.length} tokens into a cache of {self.length}")
+        for layer in source._keys:
+            self.write(layer, source._keys[layer][:, :length], source._values[layer][:, :length])
+        self.length = length
+
+    @torch.inference_mode()
     def keep_rows(self, base: int, rows: list[int]) -> None:
         """After a token tree: move the rows `base + rows[i]` to `base + i` and end the sequence there.
 
