@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import grpc
 
-MIN_PING_INTERVAL_SECONDS = 0.5
-"""Servers accept pings this often, with and without calls."""
+MIN_KEEPALIVE_SECONDS = 0.5
+"""No end pings more often. Servers allow twice that, because pings may arrive closer together than they were sent."""
 MIN_RECONNECT_SECONDS = 0.1
 MAX_RECONNECT_SECONDS = 2.0
 CONNECT_TIMEOUT_SECONDS = 3.0
@@ -22,17 +22,15 @@ class Keepalive:
     """How a silent peer is told from a dead one.
 
     Raises:
-        ValueError: pings would be more frequent than servers allow.
+        ValueError: a time or timeout is too short.
     """
 
     time_seconds: float = 5.0
     timeout_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.time_seconds < MIN_PING_INTERVAL_SECONDS:
-            raise ValueError(
-                f"time_seconds is {self.time_seconds:g}; servers allow {MIN_PING_INTERVAL_SECONDS:g} or more"
-            )
+        if self.time_seconds < MIN_KEEPALIVE_SECONDS or self.timeout_seconds <= 0:
+            raise ValueError(f"time_seconds must be at least {MIN_KEEPALIVE_SECONDS:g}, timeout_seconds above 0")
 
     def options(self) -> Options:
         # Without ping_timeout_ms the core waits a minute for the answer to a ping, whatever keepalive_timeout_ms says.
@@ -53,7 +51,7 @@ def server_options(max_message_bytes: int, keepalive: Keepalive = DEFAULT_KEEPAL
     return [
         *_message_options(max_message_bytes),
         *keepalive.options(),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(MIN_PING_INTERVAL_SECONDS * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_KEEPALIVE_SECONDS * 500)),
         ("grpc.so_reuseport", 0),
     ]
 

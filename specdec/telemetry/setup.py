@@ -1,5 +1,6 @@
 """Turns traces and metrics on, if the environment names a collector. Otherwise the SDK is not even imported."""
 
+import os
 import threading
 import time
 import uuid
@@ -14,6 +15,9 @@ from specdec.telemetry.variables import TelemetrySettingError, read_switches
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
+
+MAX_SPAN_LINKS = 4096
+"""A target.forward span links to every sequence of its batch; the SDK's own limit of 128 would cut that short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,12 @@ def _resource(service_name: str) -> "Resource":
 
 def _trace_pipeline(resource: "Resource") -> _Pipeline:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import SpanLimits, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     exporter = OTLPSpanExporter()
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    limits = SpanLimits(max_links=None if "OTEL_SPAN_LINK_COUNT_LIMIT" in os.environ else MAX_SPAN_LINKS)
+    provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return _Pipeline(flush=provider.shutdown, give_up=exporter.shutdown)

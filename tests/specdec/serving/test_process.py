@@ -1,0 +1,135 @@
+import json
+import signal
+import time
+
+import grpc
+import pytest
+
+from specdec.serving.channel import open_channel
+from specdec.v1 import generation_pb2, generation_pb2_grpc
+from tests.specdec.serving.toy_process import rest_of, toy_process
+from tests.specdec.serving.toy_service import MAX_MESSAGE_BYTES
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def request_of(num_tokens: int) -> generation_pb2.GenerateRequest:
+    return generation_pb2.GenerateRequest(max_new_tokens=num_tokens)
+
+
+async def test_sigterm_lets_the_running_stream_end_and_refuses_new_ones() -> None:
+    async with toy_process() as toy, open_channel(await toy.address(), max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+        await toy.wait_for_line("ready")
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        running = stub.Generate(request_of(20))
+        await running.read()
+        toy.signal(signal.SIGTERM)
+        await toy.wait_for_line("stopping")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Generate(request_of(1)).read()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "another replica" in (refused.value.details() or "")
+        assert (await rest_of(running))[-1].HasField("finished")
+        assert await toy.status() == 0
+        assert toy.lines[-1].endswith("toy stopped")
+
+
+async def test_sigterm_cuts_a_stream_that_never_ends() -> None:
+    async with (
+        toy_process("--drain-seconds", "0.5") as toy,
+        open_channel(await toy.address(), max_message_bytes=MAX_MESSAGE_BYTES) as channel,
+    ):
+        running = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request_of(1_000_000))
+        await running.read()
+        began = time.monotonic()
+        toy.signal(signal.SIGTERM)
+        assert await toy.status() == 0
+        assert time.monotonic() - began < 5
+        with pytest.raises(grpc.aio.AioRpcError) as cut:
+            await rest_of(running)
+        assert cut.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert any("running work did not end in time and is cut" in line for line in toy.lines)
+        assert not any("Traceback" in line for line in toy.lines)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_kills_at_once(second: signal.Signals) -> None:
+    async with toy_process() as toy, open_channel(await toy.address(), max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+        running = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request_of(1_000_000))
+        await running.read()
+        toy.signal(signal.SIGINT)
+        await toy.wait_for_line("stopping")
+        began = time.monotonic()
+        toy.signal(second)
+        assert await toy.status() == -second
+        assert time.monotonic() - began < 2
+
+
+async def test_sigterm_during_the_start_ends_the_process() -> None:
+    async with toy_process(variables={"TOY_START_SECONDS": "60"}) as toy:
+        await toy.address()
+        toy.signal(signal.SIGTERM)
+        assert await toy.status() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("refusal", "cannot start: the model is not for toys; choose another"),
+        ("expected", "cannot start: no such toy; choose another"),
+    ],
+)
+async def test_a_start_that_is_refused_is_one_line_and_status_1(error: str, message: str) -> None:
+    async with toy_process(variables={"TOY_START_ERROR": error}) as toy:
+        assert await toy.status() == 1
+    assert [line for line in toy.lines if " error " in line] == [toy.lines[-1]]
+    assert toy.lines[-1].endswith(message)
+    assert not any("Traceback" in line for line in toy.lines)
+
+
+async def test_a_bug_in_the_start_keeps_its_traceback() -> None:
+    async with toy_process("--log-format", "json", variables={"TOY_START_ERROR": "bug"}) as toy:
+        assert await toy.status() == 1
+    last = json.loads(toy.lines[-1])
+    assert last["level"] == "error"
+    assert "Traceback" in last["exception"]
+    assert last["exception"].endswith("RuntimeError: unexpected")
+
+
+async def test_a_port_in_use_is_one_line_and_status_1() -> None:
+    async with toy_process() as first:
+        port = (await first.address()).rpartition(":")[2]
+        async with toy_process("--port", port) as second:
+            assert await second.status() == 1
+    assert len(second.lines) == 1
+    assert second.lines[0].endswith(
+        f"cannot start: cannot listen on 127.0.0.1:{port}: address already in use; choose another host or port"
+    )
+
+
+async def test_a_malformed_telemetry_variable_is_named_with_status_2() -> None:
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a secret",
+        "OTEL_BSP_MAX_QUEUE_SIZE": "many",
+    }
+    async with toy_process(variables=variables) as toy:
+        assert await toy.status() == 2
+    assert len(toy.lines) == 1
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in toy.lines[0]
+    assert "OTEL_BSP_MAX_QUEUE_SIZE" in toy.lines[0]
+    assert "secret" not in toy.lines[0]
+
+
+async def test_an_address_that_others_reach_is_warned_of() -> None:
+    async with toy_process("--host", "0.0.0.0") as toy:  # noqa: S104
+        await toy.wait_for_line(r"warning .*0\.0\.0\.0:\d+.* no encryption, no authentication")
+
+
+async def test_a_thread_that_computes_on_does_not_keep_the_process() -> None:
+    async with toy_process(module="tests.specdec.serving.busy_toy") as toy:
+        await toy.wait_for_line("ready")
+        began = time.monotonic()
+        toy.signal(signal.SIGTERM)
+        assert await toy.status() == 0
+        assert time.monotonic() - began < 10
