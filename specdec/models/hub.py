@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
-    DryRunError,
     GatedRepoError,
     HFValidationError,
     LocalEntryNotFoundError,
@@ -27,7 +27,9 @@ _DESCRIPTIONS = [
     "special_tokens_map.json",
     "chat_template.jinja",
 ]
-_WEIGHTS = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
+_SINGLE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = [_SINGLE_FILE, "model-*.safetensors", _INDEX]
 _PICKLED_WEIGHTS = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -41,17 +43,11 @@ def hub_directory(repo_id: str, report: Report) -> Path:
         ModelError: no such model, no access, no network, no room, or a model that cannot be served.
     """
     try:
-        described = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS))
-        read_description(described)
-        # From here on the same commit, even if the repository moves on.
-        revision = described.name
-        missing_bytes = _missing_bytes(repo_id, revision)
-        if missing_bytes:
-            cache.check_room(described, missing_bytes, "HF_HOME")
-            description = f"fetching {repo_id} ({cache.megabytes(missing_bytes)}) from the hub"
-            blobs = described.parent.parent / "blobs"
-            with report(description, missing_bytes) as advance, watching_growth(blobs, advance), no_library_bars():
-                snapshot_download(repo_id, revision=revision, allow_patterns=_DESCRIPTIONS + _WEIGHTS)
+        with no_library_bars():
+            described = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS))
+            read_description(described)
+            if not _has_weights(described):
+                _fetch_weights(repo_id, described, report)
     except ModelError:
         raise
     except Exception as error:
@@ -62,27 +58,32 @@ def hub_directory(repo_id: str, report: Report) -> Path:
 def cached_hub_directory(repo_id: str) -> Path | None:
     """Snapshot of a model in the hub's cache with its weights, or None; asks nobody."""
     try:
-        found = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS + _WEIGHTS, local_files_only=True))
+        found = Path(snapshot_download(repo_id, allow_patterns=_DESCRIPTIONS, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
-    return found if any(found.glob("*.safetensors")) else None
+    return found if _has_weights(found) else None
 
 
-def _missing_bytes(repo_id: str, revision: str) -> int:
-    """Size of the weights that are still to be fetched; 0 if the hub cannot be asked.
+def _has_weights(snapshot: Path) -> bool:
+    index = snapshot / _INDEX
+    names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {_SINGLE_FILE}
+    return all((snapshot / name).exists() for name in names)
 
-    Raises:
-        ModelError: the repository has no safetensors.
-    """
-    try:
-        plan = snapshot_download(repo_id, revision=revision, allow_patterns=_WEIGHTS + _PICKLED_WEIGHTS, dry_run=True)
-    except DryRunError:
-        return 0
-    weights = [file for file in plan if file.filename.endswith((".safetensors", ".safetensors.index.json"))]
-    if not weights:
-        kind = "pickled weights only, which are never read because they can run code" if plan else "no weights"
+
+def _fetch_weights(repo_id: str, snapshot: Path, report: Report) -> None:
+    # The same commit as the description, even if the repository has moved on.
+    revision = snapshot.name
+    plan = snapshot_download(repo_id, revision=revision, allow_patterns=_WEIGHTS, dry_run=True)
+    if not plan:
+        pickled = snapshot_download(repo_id, revision=revision, allow_patterns=_PICKLED_WEIGHTS, dry_run=True)
+        kind = "pickled weights only, which are never read because they can run code" if pickled else "no weights"
         raise ModelError(f"{repo_id} has {kind}; choose a repository with safetensors")
-    return sum(file.file_size or 0 for file in weights if file.will_download)
+    missing_bytes = sum(file.file_size or 0 for file in plan if file.will_download)
+    cache.check_room(snapshot, missing_bytes, "HF_HOME")
+    description = f"fetching {repo_id} ({cache.megabytes(missing_bytes)}) from the hub"
+    blobs = snapshot.parent.parent / "blobs"
+    with report(description, missing_bytes) as advance, watching_growth(blobs, advance):
+        snapshot_download(repo_id, revision=revision, allow_patterns=_WEIGHTS)
 
 
 def _hub_error(repo_id: str, error: Exception) -> ModelError:
