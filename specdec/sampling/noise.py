@@ -78,7 +78,8 @@ def gumbel(key: int, token_ids: torch.Tensor) -> torch.Tensor:
         token_ids: int64, any shape.
 
     Returns:
-        float64, shape of `token_ids`. Each value is -log(-log(u)) with u as in `uniform`.
+        float64, shape of `token_ids`. Each value is -log(-log(u)), where u is one of the 2**32 midpoints of equal parts
+        of (0, 1).
     """
     return _gumbel_of_bits(_noise_bits(key, token_ids))
 
@@ -104,10 +105,13 @@ def gumbel_argmax(logits: torch.Tensor, key: int) -> int:
         The token id.
     """
     favourite = int(logits.argmax())
-    bar = float(logits[favourite]) + gumbel_reference(key, favourite) - MAX_GUMBEL
+    highest = float(logits[favourite])
+    bar = highest + gumbel_reference(key, favourite) - MAX_GUMBEL
+    bar -= abs(bar) * 2.0**-23  # The comparison rounds it to float32, which may raise it by less than this.
     candidates = (logits >= bar).nonzero().squeeze(1)
     bits = _noise_bits(key, candidates)
-    rough = logits[candidates] + _rough_gumbel_of_bits(bits)
+    # Relative to the highest logit, so that float32 does not swallow the noise where logits are large.
+    rough = (logits[candidates] - highest) + _rough_gumbel_of_bits(bits)
     near = (rough >= rough.max() - 2 * _ROUGH_ERROR).nonzero().squeeze(1)
     candidates = candidates[near]
     scores = logits[candidates].double() + _gumbel_of_bits(bits[near])
