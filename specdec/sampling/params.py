@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +20,8 @@ MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_NUM_LOGPROBS = 20
 MAX_DRAFT_LAW_SIZE = 1024
 """Most tokens in the law of a draft token."""
+_MIN_TEMPERATURE = 1e-5
+"""Below it, logits divided by the temperature come near the end of float32, and the law is greedy in all but name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class SamplingParams:
     num_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, 100.0)
+        _check("temperature", self.temperature, _MIN_TEMPERATURE, 100.0, or_zero=True)
         _check("top_k", self.top_k, 0, 2**31 - 1)
         _check("top_p", self.top_p, 0.0, 1.0, above=True)
         _check("min_p", self.min_p, 0.0, 1.0)
         _check("typical_p", self.typical_p, 0.0, 1.0, above=True)
-        _check("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        _check("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check("no_repeat_ngram_size", self.no_repeat_ngram_size, 0, 1024)
@@ -134,12 +134,10 @@ class SamplingParams:
         return cls(**values)  # type: ignore[arg-type]
 
 
-def _check(name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
-    """Refuse a value outside [low, high], or (low, high] if `above`; NaN is outside of everything."""
+def _check(name: str, value: float, low: float, high: float, *, above: bool = False, or_zero: bool = False) -> None:
+    """Refuse a value outside [low, high], or (low, high] if `above`; NaN is outside, 0 is inside if `or_zero`."""
     inside = (low < value <= high) if above else (low <= value <= high)
-    if not inside or not math.isfinite(value):
+    if not inside and not (or_zero and value == 0.0):
         bounds = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
+        bounds = f"0, or {bounds}" if or_zero else bounds
         raise InvalidArgumentError(f"{name} is {value:g}; it must be {bounds}")
-
-
-FIELD_NAMES = tuple(f.name for f in dataclasses.fields(SamplingParams))

@@ -88,7 +88,7 @@ class LogitsRules:
         if params.banned_token_ids:
             rules.append(SuppressTokensLogitsProcessor(list(params.banned_token_ids), device=str(device)))
         if not params.is_greedy:
-            # The order of transformers' generate. None of these can move the most probable token.
+            # The order of transformers' generate, which does not apply them either when it decodes greedily.
             if params.temperature != 1.0:
                 rules.append(TemperatureLogitsWarper(params.temperature))
             if params.top_k:
