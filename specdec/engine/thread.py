@@ -53,8 +53,10 @@ class EngineThread(Generic[Command]):
 
     @contextlib.contextmanager
     def watched(self, on_failure: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, a failure of the thread calls `on_failure`, on the thread."""
+        """While the block runs, a failure of the thread calls `on_failure`, on the thread; one before it, at once."""
         self._watchers.add(on_failure)
+        if self.failure is not None:
+            on_failure()
         try:
             yield
         finally:
