@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +35,6 @@ class ModelRunner:
     def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
         self._model = model
         self._vocab_size = vocab_size
-        self._selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
@@ -63,15 +61,14 @@ class ModelRunner:
                 positions.extend(first + depth for depth in row_depths(num_rows, work.parents))
             wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
             segments.append(Segment(work.cache, num_rows, work.parents))
-        keep = torch.tensor(wanted, dtype=torch.long, device=device)
         output = self._model(
             input_ids=torch.tensor([token_ids], device=device),
             position_ids=torch.tensor([positions], device=device),
             use_cache=False,
             segments=segments,
-            **({"logits_to_keep": keep} if self._selects_rows else {}),
+            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
         )
-        logits = output.logits[0] if self._selects_rows else output.logits[0, keep]
+        logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:
             work.cache.length += len(work.token_ids)
-        return list(logits[:, : self._vocab_size].float().split([work.num_logits for work in batch]))
+        return list(logits.split([work.num_logits for work in batch]))
