@@ -1,8 +1,11 @@
 """Settings of the draft service."""
 
+from __future__ import annotations
+
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
 from specdec.sampling.params import MAX_DRAFT_LAW_SIZE
@@ -28,3 +31,9 @@ class DraftSettings(ModelServiceSettings):
         le=MAX_DRAFT_LAW_SIZE,
         description="Tokens kept of the law that a draft token is sampled from, for the rejection and block rules.",
     )
+
+    @model_validator(mode="after")
+    def _check_ngram_lengths(self) -> DraftSettings:
+        if self.ngram_min > self.ngram_max:
+            raise PydanticCustomError("ngram_lengths", "--ngram-min must not be above --ngram-max")
+        return self
