@@ -123,7 +123,9 @@ class CausalLMDrafter:
             if draft.num_wanted:
                 try:
                     self._draft_token(draft, step.state.chooser, rows[0])
-                except InvalidArgumentError:  # The rules leave no token: nothing to guess; the target will say so.
+                except (InvalidArgumentError, FloatingPointError):
+                    # The rules leave no token, which the target will refuse, or the model gave no numbers. There is
+                    # nothing to guess either way, and the other sequences go on.
                     draft.is_done = True
                     continue
             draft.is_done = len(draft.token_ids) >= draft.num_wanted
