@@ -175,7 +175,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._outbox.clear()
 
 
-def check_prefix(base_length: int, checksum: int | None, *, known_length: int, known_checksum: int, what: str) -> None:
+def check_prefix(base_length: int, checksum: int, *, known_length: int, known_checksum: int, what: str) -> None:
     """Refuse a message that stands on another committed prefix than the one known here.
 
     Args:

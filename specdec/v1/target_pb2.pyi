@@ -295,7 +295,7 @@ class Window(_message.Message):
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
-    """Counts the rounds of this sequence. The last round's verdict is repeated if it is asked again; older ones are refused."""
+    """Counts the rounds of this sequence. The last verdict is repeated if its round is asked again; older rounds are dropped."""
     base_length: _builtins.int
     """Committed length that the window stands on."""
     checksum: _builtins.int
