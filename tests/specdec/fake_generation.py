@@ -29,7 +29,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         self.requests.append(request)
-        prompt = request.text or request.chat.messages[-1].content
+        prompt = request.chat.messages[-1].content if request.HasField("chat") else request.text
         if prompt == "refuse":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests; try again later")
         started, *deltas, finished = responses(logprobs=request.sampling.HasField("num_logprobs"))

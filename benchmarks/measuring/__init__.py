@@ -1,0 +1,1 @@
+"""What the benchmarks share: prompts, measurements, the sides that are compared."""
