@@ -68,13 +68,12 @@ def legend() -> Text:
 
 def rounds_table(rounds: list[RoundText]) -> Table:
     """One row a round; times in milliseconds."""
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("round", "K", "accepted"):
-        table.add_column(name, justify="right")
-    table.add_column("kind")
-    table.add_column("tokens", justify="right")
-    for name in ("draft\nqueue", "draft\ncompute", "verify\nqueue", "verify\ncompute", "network", "wall\nms"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    for name in ("tokens", "draft\nqueue+run", "verify\nqueue+run", "net", "wall"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_PIECE)
     for entry in rounds:
         report = entry.report
@@ -85,8 +84,8 @@ def rounds_table(rounds: list[RoundText]) -> Table:
             Text(str(report.num_accepted_tokens), STYLES[ACCEPTED] if report.num_accepted_tokens else ""),
             Text(kind, STYLES[kind]),
             str(entry.num_tokens),
-            *_queue_and_compute(report.draft if report.HasField("draft") else None),
-            *_queue_and_compute(report.verify if report.HasField("verify") else None),
+            _queue_and_compute(report.draft if report.HasField("draft") else None),
+            _queue_and_compute(report.verify if report.HasField("verify") else None),
             _milliseconds(entry.network_microseconds),
             _milliseconds(report.wall_microseconds),
             Text(_one_line(entry.text), STYLES[entry.source]),
@@ -107,10 +106,10 @@ def _spent(timings: model_pb2.Timings) -> int:
     return timings.queue_microseconds + timings.compute_microseconds
 
 
-def _queue_and_compute(timings: model_pb2.Timings | None) -> tuple[str, str]:
+def _queue_and_compute(timings: model_pb2.Timings | None) -> str:
     if timings is None:
-        return "–", "–"
-    return _milliseconds(timings.queue_microseconds), _milliseconds(timings.compute_microseconds)
+        return "–"
+    return f"{_milliseconds(timings.queue_microseconds)}+{_milliseconds(timings.compute_microseconds)}"
 
 
 def _one_line(text: str) -> str:

@@ -118,7 +118,7 @@ async def _serve(services: ThreeServices, console: Console, start_timeout_second
 
         def on_serving(name: str, seconds: float) -> None:
             waiting.remove(name)
-            status.update(_waiting_for(waiting))
+            status.update(_waiting_for(waiting)) if waiting else status.stop()
             _print_line(console, "specdec", f"{name} is ready after {seconds:.1f} s")
 
         async with ServiceGroup(
@@ -128,7 +128,6 @@ async def _serve(services: ThreeServices, console: Console, start_timeout_second
             start_timeout_seconds=start_timeout_seconds,
             drain_seconds=services.drain_seconds,
         ) as group:
-            status.stop()
             _print_line(console, "specdec", "ready; Ctrl-C ends all")
             typer.echo(group.address)
             try:

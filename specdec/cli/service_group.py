@@ -12,10 +12,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specdec.cli.child_process import ChildProcess, LineSink
-from specdec.serving.channel import open_channel
 
 _HEALTH_TIMEOUT_SECONDS = 1.0
-_HEALTH_BYTES = 1024
+_RECONNECT_SOON = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200)]
 _POLL_SECONDS = 0.1
 _STOP_MARGIN_SECONDS = 10.0
 _LAST_LINES = 15
@@ -144,7 +143,7 @@ class ServiceGroup:
 
     async def _serving(self, spec: ServiceSpec, began: float) -> None:
         """Poll until the service says SERVING; raise if its process has ended."""
-        async with open_channel(spec.address, max_message_bytes=_HEALTH_BYTES) as channel:
+        async with grpc.aio.insecure_channel(spec.address, options=_RECONNECT_SOON) as channel:
             while not await is_serving(channel):
                 self._raise_if_ended(spec.name)
                 await asyncio.sleep(_POLL_SECONDS)
