@@ -9,12 +9,14 @@ from typing import Literal
 
 import grpc
 from opentelemetry import metrics
-from opentelemetry.metrics import Counter, Histogram, Meter, _Gauge
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, _Gauge
 
 from specdec.telemetry import names
 from specdec.telemetry.names import MetricName
 
 LinkName = Literal["draft", "target"]
+
+_PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,25 @@ class RoundTimes:
         return {attribute: getattr(self, part) for part, attribute in names.ROUND_PARTS.items()}
 
 
+class _Tally:
+    """A counter that costs one addition: its instrument reads it when metrics are exported."""
+
+    def __init__(self, meter: Meter, name: MetricName) -> None:
+        self._attribute = name.attributes[0] if name.attributes else None
+        self._counts: dict[str | int | None, int] = {} if name.attributes else {None: 0}
+        meter.create_observable_counter(name.name, [self._observe], name.unit, name.description)
+
+    def add(self, count: int, value: str | int | None = None) -> None:
+        """Count, under a value of the metric's one attribute if it has one."""
+        self._counts[value] = self._counts.get(value, 0) + count
+
+    def _observe(self, options: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(count, {self._attribute: value} if self._attribute is not None and value is not None else None)
+            for value, count in self._counts.copy().items()
+        ]
+
+
 class OrchestratorMetrics:
     """What the orchestrator counts. `meter` is for tests; by default the process's own."""
 
@@ -41,19 +62,19 @@ class OrchestratorMetrics:
         self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
         self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
         self._request_duration = _histogram(meter, names.REQUEST_DURATION)
-        self._requests = _counter(meter, names.REQUESTS)
+        self._requests = meter.create_counter(names.REQUESTS.name, names.REQUESTS.unit, names.REQUESTS.description)
         self._active_requests = _gauge(meter, names.ACTIVE_REQUESTS)
-        self._num_drafts = _counter(meter, names.NUM_DRAFTS)
-        self._num_draft_tokens = _counter(meter, names.NUM_DRAFT_TOKENS)
-        self._num_accepted_tokens = _counter(meter, names.NUM_ACCEPTED_TOKENS)
-        self._num_accepted_tokens_per_pos = _counter(meter, names.NUM_ACCEPTED_TOKENS_PER_POS)
-        self._resyncs = _counter(meter, names.RESYNCS)
-        self._fallbacks = _counter(meter, names.FALLBACKS)
-        self._stale_events = _counter(meter, names.STALE_EVENTS)
+        self._num_drafts = _Tally(meter, names.NUM_DRAFTS)
+        self._num_draft_tokens = _Tally(meter, names.NUM_DRAFT_TOKENS)
+        self._num_accepted_tokens = _Tally(meter, names.NUM_ACCEPTED_TOKENS)
+        self._num_accepted_tokens_per_pos = _Tally(meter, names.NUM_ACCEPTED_TOKENS_PER_POS)
+        self._resyncs = _Tally(meter, names.RESYNCS)
+        self._fallbacks = _Tally(meter, names.FALLBACKS)
+        self._stale_events = _Tally(meter, names.STALE_EVENTS)
         self._round_duration = _histogram(meter, names.ROUND_DURATION)
         self._round_part_duration = _histogram(meter, names.ROUND_PART_DURATION)
-        self._bytes_sent = _counter(meter, names.BYTES_SENT)
-        self._bytes_received = _counter(meter, names.BYTES_RECEIVED)
+        self._bytes_sent = _Tally(meter, names.BYTES_SENT)
+        self._bytes_received = _Tally(meter, names.BYTES_RECEIVED)
         self._draft_available = _gauge(meter, names.DRAFT_AVAILABLE)
 
     def active_requests(self, count: int) -> None:
@@ -105,30 +126,30 @@ class OrchestratorMetrics:
         if num_accepted_tokens:
             self._num_accepted_tokens.add(num_accepted_tokens)
             for position in range(num_accepted_tokens):
-                self._num_accepted_tokens_per_pos.add(1, {names.POSITION: position})
+                self._num_accepted_tokens_per_pos.add(1, position)
         self._round_duration.record(duration_seconds)
-        for part in names.ROUND_PARTS:
-            self._round_part_duration.record(getattr(times, part), {names.ROUND_PART: part})
+        for part, attributes in _PART_ATTRIBUTES.items():
+            self._round_part_duration.record(getattr(times, part), attributes)
 
     def resync(self, link: LinkName) -> None:
         """A sequence was opened again because the service's copy was lost or out of step."""
-        self._resyncs.add(1, {names.LINK: link})
+        self._resyncs.add(1, link)
 
     def fallback(self, cause: str) -> None:
         """A round went without the drafts that were wanted; `cause` is one of a few fixed words."""
-        self._fallbacks.add(1, {names.CAUSE: cause})
+        self._fallbacks.add(1, cause)
 
     def stale_event(self, link: LinkName) -> None:
         """An event of an older epoch or round, or of an unknown sequence, was dropped."""
-        self._stale_events.add(1, {names.LINK: link})
+        self._stale_events.add(1, link)
 
     def sent(self, link: LinkName, num_bytes: int) -> None:
         """A message was sent on a link."""
-        self._bytes_sent.add(num_bytes, {names.LINK: link})
+        self._bytes_sent.add(num_bytes, link)
 
     def received(self, link: LinkName, num_bytes: int) -> None:
         """A message was received on a link."""
-        self._bytes_received.add(num_bytes, {names.LINK: link})
+        self._bytes_received.add(num_bytes, link)
 
     def draft_available(self, available: bool) -> None:
         """Whether a draft service can be used now."""
@@ -167,10 +188,6 @@ class EngineMetrics:
 
 def _request_attributes(operation: str, model: str) -> Mapping[str, str]:
     return {names.OPERATION: operation, names.PROVIDER: names.PROVIDER_NAME, names.MODEL: model}
-
-
-def _counter(meter: Meter, name: MetricName) -> Counter:
-    return meter.create_counter(name.name, name.unit, name.description)
 
 
 def _gauge(meter: Meter, name: MetricName) -> _Gauge:

@@ -1,0 +1,164 @@
+from dataclasses import fields
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from specdec.telemetry import names
+from specdec.telemetry.metrics import EngineMetrics, OrchestratorMetrics, RoundTimes
+
+Points = dict[str, list[Any]]
+
+
+class Recorder:
+    """A meter whose metrics can be read back."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self._provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        self.meter = self._provider.get_meter("test")
+
+    def metrics(self) -> dict[str, Any]:
+        data = self._reader.get_metrics_data()
+        return {
+            metric.name: metric
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def points(self, name: names.MetricName) -> list[Any]:
+        return list(self.metrics()[name.name].data.data_points)
+
+    def values(self, name: names.MetricName) -> dict[tuple[Any, ...], Any]:
+        """Value of each combination of the metric's attributes, in the order of the table; of a histogram the sum."""
+        return {
+            tuple((point.attributes or {}).get(attribute) for attribute in name.attributes): getattr(
+                point, "value", None
+            )
+            if hasattr(point, "value")
+            else point.sum
+            for point in self.points(name)
+        }
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def use_everything(recorder: Recorder) -> None:
+    """Call every method so that each attribute is emitted at least once."""
+    orchestrator = OrchestratorMetrics(recorder.meter)
+    orchestrator.active_requests(1)
+    orchestrator.first_token(0.5, operation="chat", model="m")
+    orchestrator.request_ended(
+        grpc.StatusCode.OK,
+        operation="chat",
+        model="m",
+        duration_seconds=2.0,
+        finish_reason="stop",
+        seconds_per_output_token=0.1,
+    )
+    orchestrator.request_ended(grpc.StatusCode.CANCELLED, operation="text_completion", model="m", duration_seconds=1.0)
+    orchestrator.round_ended(
+        num_draft_tokens=4, num_accepted_tokens=2, duration_seconds=0.2, times=RoundTimes(target_compute=0.1)
+    )
+    orchestrator.resync("target")
+    orchestrator.fallback("timeout")
+    orchestrator.stale_event("draft")
+    orchestrator.sent("draft", 10)
+    orchestrator.received("draft", 20)
+    orchestrator.draft_available(True)
+    engine = EngineMetrics("target", recorder.meter)
+    engine.open_sequences(3)
+    engine.queue_length(2)
+    engine.forward(duration_seconds=0.1, num_sequences=3, num_rows=12)
+
+
+def test_what_is_emitted_is_the_table(recorder: Recorder) -> None:
+    use_everything(recorder)
+    emitted = recorder.metrics()
+    assert set(emitted) == set(names.METRICS)
+    for name, metric in emitted.items():
+        declared = names.METRICS[name]
+        attributes = {key for point in metric.data.data_points for key in point.attributes or {}}
+        assert attributes == set(declared.attributes), name
+        assert (metric.unit, metric.description) == (declared.unit, declared.description)
+        kind = {"Sum": "counter", "Gauge": "gauge", "Histogram": "histogram"}[type(metric.data).__name__]
+        assert kind == declared.kind, name
+        if kind == "histogram":
+            assert metric.data.data_points[0].explicit_bounds == declared.buckets
+
+
+def test_rounds_are_counted_as_vllm_counts_them(recorder: Recorder) -> None:
+    metrics = OrchestratorMetrics(recorder.meter)
+    for num_draft_tokens, num_accepted_tokens in [(4, 4), (4, 1), (3, 0), (0, 0)]:
+        metrics.round_ended(
+            num_draft_tokens=num_draft_tokens,
+            num_accepted_tokens=num_accepted_tokens,
+            duration_seconds=0.1,
+            times=RoundTimes(draft_compute=0.02, target_compute=0.03),
+        )
+    assert recorder.values(names.NUM_DRAFTS) == {(): 3}
+    assert recorder.values(names.NUM_DRAFT_TOKENS) == {(): 11}
+    assert recorder.values(names.NUM_ACCEPTED_TOKENS) == {(): 5}
+    assert recorder.values(names.NUM_ACCEPTED_TOKENS_PER_POS) == {(0,): 2, (1,): 1, (2,): 1, (3,): 1}
+    assert recorder.points(names.ROUND_DURATION)[0].count == 4
+    parts = recorder.values(names.ROUND_PART_DURATION)
+    assert parts["draft_compute",] == pytest.approx(0.08)
+    assert parts["target_compute",] == pytest.approx(0.12)
+    assert parts["network",] == 0
+
+
+def test_a_plain_counter_is_there_before_it_counts(recorder: Recorder) -> None:
+    OrchestratorMetrics(recorder.meter)
+    assert recorder.values(names.NUM_DRAFTS) == {(): 0}
+
+
+def test_a_request_is_counted_by_how_it_ended(recorder: Recorder) -> None:
+    metrics = OrchestratorMetrics(recorder.meter)
+    for status, finish_reason in [
+        (grpc.StatusCode.OK, "stop"),
+        (grpc.StatusCode.OK, "length"),
+        (grpc.StatusCode.OK, "stop"),
+        (grpc.StatusCode.UNAVAILABLE, ""),
+    ]:
+        metrics.request_ended(status, operation="chat", model="m", duration_seconds=1.0, finish_reason=finish_reason)
+    assert recorder.values(names.REQUESTS) == {
+        ("stop", "OK"): 2,
+        ("length", "OK"): 1,
+        (None, "UNAVAILABLE"): 1,
+    }
+    assert recorder.values(names.REQUEST_DURATION) == {
+        ("chat", "specdec", "m", None): 3.0,
+        ("chat", "specdec", "m", "UNAVAILABLE"): 1.0,
+    }
+    assert names.TIME_PER_OUTPUT_TOKEN.name not in recorder.metrics()
+
+
+def test_levels_are_what_was_told_last(recorder: Recorder) -> None:
+    orchestrator, draft = OrchestratorMetrics(recorder.meter), EngineMetrics("draft", recorder.meter)
+    for count in (1, 5, 2):
+        orchestrator.active_requests(count)
+        draft.open_sequences(count)
+        draft.queue_length(count)
+    for available in (True, False):
+        orchestrator.draft_available(available)
+    assert recorder.values(names.ACTIVE_REQUESTS) == {(): 2}
+    assert recorder.values(names.OPEN_SEQUENCES) == {("draft",): 2}
+    assert recorder.values(names.QUEUE_LENGTH) == {("draft",): 2}
+    assert recorder.values(names.DRAFT_AVAILABLE) == {(): 0}
+
+
+def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
+    assert [field.name for field in fields(RoundTimes)] == list(names.ROUND_PARTS)
+    assert RoundTimes(network=0.5).attributes()[names.ROUND_NETWORK_SECONDS] == 0.5
+
+
+def test_without_a_collector_nothing_happens() -> None:
+    metrics = OrchestratorMetrics()
+    metrics.round_ended(num_draft_tokens=1, num_accepted_tokens=1, duration_seconds=0.1, times=RoundTimes())
+    EngineMetrics("draft").forward(duration_seconds=0.1, num_sequences=1, num_rows=1)
