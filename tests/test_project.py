@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT
+
 ROOT = Path(__file__).parents[1]
 STUBS = ROOT / "specdec" / "v1"
 MAX_LINES = 350
@@ -86,9 +88,26 @@ def test_installed_version_is_that_of_pyproject() -> None:
     assert importlib.metadata.version("specdec") == declared[1]
 
 
+@pytest.mark.parametrize(
+    ("image", "module", "port"),
+    [
+        ("draft", "draft_service", DEFAULT_DRAFT_PORT),
+        ("target", "target_service", DEFAULT_TARGET_PORT),
+        ("orchestrator", "orchestrator", DEFAULT_ORCHESTRATOR_PORT),
+    ],
+)
+def test_an_image_holds_the_code_and_starts_its_service(image: str, module: str, port: int) -> None:
+    stages = re.split(r"^FROM .+ AS (.+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    stage = dict(zip(stages[1::2], stages[2::2], strict=True))
+    assert f"EXPOSE {port}\n" in stage[image]
+    assert f'ENTRYPOINT ["python", "-m", "{module}"]' in stage[image]
+    assert (ROOT / module / "__main__.py").is_file()
+    assert {f"COPY {name} {name}" for name in (module, "specdec")} <= set(stage["wheel"].splitlines())
+
+
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
-    # Put together here, so that this file is not one of them.
-    roots = "|".join(("work", "root", "Users", r"home/(?!specdec\b)\w+", r"tmp/\w+"))
+    # Put together here, so that this file is not one of them. Homes of nobody are fine.
+    roots = "|".join(("work", "root", "Users", r"home/(?!(?:specdec|someone)\b)\w+", r"tmp/\w+"))
     machine_path = re.compile(rf"(?<![\w.$)}}/-])/({roots})\b")
     found = []
     for path in tracked_files():
