@@ -159,7 +159,8 @@ async def _generate(
         if server is None and look_first and await _serves(_LOCAL_SERVER):
             server = _LOCAL_SERVER
         if server is None:
-            server = await stack.enter_async_context(_started_here(services))
+            notice = f"no server given, and none at {_LOCAL_SERVER}" if look_first else "own services asked for"
+            server = await stack.enter_async_context(_started_here(services, notice))
         client = await stack.enter_async_context(GenerationClient(server))
         responses = await stack.enter_async_context(contextlib.aclosing(client.generate(request)))
         async for response in responses:
@@ -175,7 +176,7 @@ async def _serves(address: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _started_here(services: ThreeServices) -> AsyncIterator[str]:
+async def _started_here(services: ThreeServices, notice: str) -> AsyncIterator[str]:
     """Services of our own for this one request; yields the address of their orchestrator."""
     from rich.console import Console
     from rich.text import Text
@@ -184,7 +185,7 @@ async def _started_here(services: ThreeServices) -> AsyncIterator[str]:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     drafter = services.drafter_flag or os.environ.get("SPECDEC_DRAFT_DRAFTER", "ngram")
-    console.print(f"no server given and none at {_LOCAL_SERVER}: starting services here, with the drafter {drafter!r}")
+    console.print(f"{notice}: starting services here, with the drafter {drafter!r}")
     with console.status("starting") as status:
         async with ServiceGroup(
             services.specs(),

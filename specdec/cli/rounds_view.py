@@ -67,12 +67,12 @@ def legend() -> Text:
 
 
 def rounds_table(rounds: list[RoundText]) -> Table:
-    """One row a round; times in milliseconds."""
+    """One row a round; times in milliseconds, of the services as queue + run."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("round", "K", "accepted"):
+    for name in ("round", "K", "acc."):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    for name in ("tokens", "draft\nqueue+run", "verify\nqueue+run", "net", "wall"):
+    for name in ("tok.", "draft\nq + run", "verify\nq + run", "net", "wall\nms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_PIECE)
     for entry in rounds:
