@@ -1,0 +1,99 @@
+"""Where a request's output ends. Text, ids, log-probabilities and usage all follow from one cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.detokenizer import IncrementalDetokenizer
+from orchestrator.stops import StopStringScanner
+from specdec.v1 import generation_pb2, sampling_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why an output ended."""
+
+    reason: generation_pb2.FinishReason.ValueType
+    stop_string: str = ""
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPiece:
+    """What one round adds to the output."""
+
+    text: str
+    """Text that became certain; it may lag behind the tokens."""
+    token_ids: list[int]
+    """The round's tokens up to the cut."""
+    logprobs: list[sampling_pb2.TokenLogprobs]
+    """One entry for each token, if there are any."""
+    finish: Finish | None
+    """Set in the last piece."""
+
+
+class OutputAssembler:
+    """Walks committed tokens in order and cuts the output at the first of: a stop token, a stop string, the limit.
+
+    A stop token is counted and listed, and has no text. The token that completes a stop string is counted and listed
+    too; the text ends before the stop string. A token that both stops and reaches the limit stops.
+
+    Args:
+        detokenizer: of this request.
+        stop_strings: none of them empty.
+        stop_token_ids: tokens that end the output.
+        max_new_tokens: most tokens; the room in the model's context is part of it.
+    """
+
+    def __init__(
+        self,
+        detokenizer: IncrementalDetokenizer,
+        stop_strings: Sequence[str],
+        stop_token_ids: Sequence[int],
+        max_new_tokens: int,
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._scanner = StopStringScanner(stop_strings)
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._max_new_tokens = max_new_tokens
+        self.num_tokens = 0
+        """Tokens in the output so far."""
+
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[sampling_pb2.TokenLogprobs] = ()) -> OutputPiece:
+        """Take the tokens of a round; nothing may follow once a piece has a `finish`.
+
+        Args:
+            token_ids: at least one.
+            logprobs: one for each, or none.
+        """
+        texts: list[str] = []
+        finish: Finish | None = None
+        kept = 0
+        for token_id in token_ids:
+            kept += 1
+            self.num_tokens += 1
+            finish = self._take(token_id, texts)
+            if finish is not None:
+                break
+        return OutputPiece("".join(texts), list(token_ids[:kept]), list(logprobs[:kept]), finish)
+
+    def _take(self, token_id: int, texts: list[str]) -> Finish | None:
+        if token_id in self._stop_token_ids:
+            return self._end(texts, Finish(generation_pb2.FINISH_REASON_STOP, stop_token_id=token_id))
+        text, stop_string = self._scanner.push(self._detokenizer.push(token_id))
+        texts.append(text)
+        if stop_string is not None:
+            return Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
+        if self.num_tokens >= self._max_new_tokens:
+            return self._end(texts, Finish(generation_pb2.FINISH_REASON_LENGTH))
+        return None
+
+    def _end(self, texts: list[str], finish: Finish) -> Finish:
+        """Release what was held back. A broken last character may still complete a stop string."""
+        text, stop_string = self._scanner.push(self._detokenizer.flush())
+        texts.append(text)
+        if stop_string is not None:
+            return Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
+        texts.append(self._scanner.flush())
+        return finish

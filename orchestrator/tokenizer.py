@@ -1,0 +1,36 @@
+"""The target's tokenizer: from text or a conversation to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tokenizers
+
+from orchestrator.chat_template import ChatTemplate
+from specdec.tokenizer_files import TokenizerFiles
+
+
+class PromptTokenizer:
+    """Turns prompts into ids. Everything here may be called from any thread."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self.backend: tokenizers.Tokenizer = files.tokenizer()
+        """The tokenizer itself, for detokenizing."""
+        # A tokenizer file may ask for truncation or padding, which would change prompts silently.
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self._template = ChatTemplate(files.chat_template, files.special_tokens)
+        self.max_token_bytes = max(len(token.encode()) for token in self.backend.get_vocab())
+        """Longest token; a text of more than this times n bytes has more than n tokens."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of a raw text, with the special tokens that the tokenizer adds by default (such as one at the start)."""
+        return self.backend.encode(text).ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation; the template writes the special tokens itself, and none are added.
+
+        Raises:
+            InvalidArgumentError: the model's template does not take these messages.
+        """
+        return self.backend.encode(self._template.render(messages), add_special_tokens=False).ids
