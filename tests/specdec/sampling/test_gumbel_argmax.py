@@ -1,0 +1,136 @@
+"""The shortcut gives what looking at every token gives, and tokens come by the law of the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy import stats
+
+from specdec.sampling.noise import MAX_GUMBEL, Stream, gumbel, gumbel_argmax, gumbel_reference, noise_key
+
+WIDE = 49_152
+FALSE_ALARM = 1e-4
+
+
+def argmax_of_all(logits: torch.Tensor, key: int) -> int:
+    return int((logits.double() + gumbel(key, torch.arange(logits.numel()))).argmax())
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def flat(seed: int) -> torch.Tensor:
+    return torch.zeros(WIDE)
+
+
+def spread(seed: int) -> torch.Tensor:
+    return torch.randn(WIDE, generator=generator(seed)) * 3
+
+
+def peaked(seed: int) -> torch.Tensor:
+    logits = torch.randn(WIDE, generator=generator(seed))
+    logits[seed * 37 % WIDE] += 12
+    return logits
+
+
+def certain(seed: int) -> torch.Tensor:
+    logits = torch.full((WIDE,), -100.0)
+    logits[seed] = 100.0
+    return logits
+
+
+def masked(seed: int) -> torch.Tensor:
+    logits = spread(seed)
+    return logits.masked_fill(torch.rand(WIDE, generator=generator(seed + 1)) < 0.99, -torch.inf)
+
+
+def one_left(seed: int) -> torch.Tensor:
+    logits = torch.full((WIDE,), -torch.inf)
+    logits[seed] = -50.0
+    return logits
+
+
+def tied(seed: int) -> torch.Tensor:
+    return torch.randint(3, (WIDE,), generator=generator(seed)).float()
+
+
+def tiny(seed: int) -> torch.Tensor:
+    return torch.randn(WIDE, generator=generator(seed)) * 1e-30
+
+
+def large(seed: int) -> torch.Tensor:
+    # As temperature 1e-5 makes them: steps of float32 wider than the noise.
+    return 3e7 + torch.randint(4, (WIDE,), generator=generator(seed)).float() * 2
+
+
+def at_the_edge(seed: int) -> torch.Tensor:
+    # Half of the tokens lie where only the very largest noise could bring them up.
+    logits = torch.zeros(WIDE)
+    logits[::2] -= MAX_GUMBEL + 10
+    return logits
+
+
+@pytest.mark.parametrize(
+    "make",
+    [flat, spread, peaked, certain, masked, one_left, tied, tiny, large, at_the_edge],
+    ids=lambda make: make.__name__,
+)
+def test_shortcut_equals_the_full_computation(make: Callable[[int], torch.Tensor]) -> None:
+    for seed in range(15):
+        logits = make(seed)
+        key = noise_key(seed, seed + 11, Stream.TARGET)
+        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+
+
+def test_shortcut_equals_the_full_computation_over_many_keys() -> None:
+    for index in range(1_500):
+        logits = torch.randn(50, generator=generator(index)) * (index % 7)
+        if index % 2:
+            logits += 3e7  # ties in float32, that the noise decides
+        key = noise_key(1, index, Stream.TARGET)
+        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+
+
+def test_the_least_likely_winner_is_found() -> None:
+    # Search for a token with noise far out, and put its logit so low that only that noise makes it win.
+    key = noise_key(0, 0, Stream.TARGET)
+    noise = gumbel(key, torch.arange(4_000_000))
+    token = int(noise.argmax())
+    assert noise[token] > 13
+    logits = torch.full((token + 2,), -torch.inf)
+    favourite = token + 1
+    margin = float(noise[token]) - gumbel_reference(key, favourite)
+    logits[favourite] = 0.0
+    logits[token] = -(margin - 1e-3)
+    assert gumbel_argmax(logits, key) == token
+    logits[token] = -(margin + 1e-3)
+    assert gumbel_argmax(logits, key) == favourite
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[1.0] * 8, [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.03125], [0.9, 0.02, 0.02, 0.02, 0.02, 0.02], [0.7, 0.0, 0.3]],
+)
+def test_tokens_come_by_the_law_of_the_softmax(weights: list[float]) -> None:
+    law = torch.tensor(weights) / sum(weights)
+    logits = law.log() + 5.0
+    count = 3_000
+    drawn = torch.tensor([gumbel_argmax(logits, noise_key(11, position, Stream.TARGET)) for position in range(count)])
+    observed = torch.bincount(drawn, minlength=len(weights))
+    assert bool((observed[law == 0] == 0).all())
+    kept = law > 0
+    expected = law[kept].double() / law[kept].double().sum() * count
+    result = stats.power_divergence(observed[kept].numpy(), expected.numpy(), lambda_="log-likelihood")
+    assert result.pvalue > FALSE_ALARM
+
+
+def test_the_law_holds_over_seeds_and_tokens_high_up_too() -> None:
+    logits = torch.full((WIDE,), -torch.inf)
+    logits[[5, 20_000, WIDE - 1]] = torch.tensor([0.2, 0.3, 0.5]).log()
+    drawn = [gumbel_argmax(logits, noise_key(seed, 40, Stream.TARGET)) for seed in range(2_000)]
+    observed = [drawn.count(token) for token in (5, 20_000, WIDE - 1)]
+    result = stats.power_divergence(observed, [400.0, 600.0, 1000.0], lambda_="log-likelihood")
+    assert result.pvalue > FALSE_ALARM
