@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -78,11 +79,7 @@ class TokenizerFiles:
         Raises:
             TokenizerFilesError: tokenizer.json cannot be read.
         """
-        try:
-            return Tokenizer.from_str(self.tokenizer_json.decode("utf-8"))
-        # The library raises a bare Exception for a malformed file.
-        except Exception as error:
-            raise TokenizerFilesError(f"{_TOKENIZER_JSON} cannot be read: {error}; get an intact copy of it") from error
+        return _tokenizer(self.tokenizer_json)
 
 
 def tokenizer_hash(files: TokenizerFiles) -> str:
@@ -94,7 +91,7 @@ def tokenizer_hash(files: TokenizerFiles) -> str:
     Raises:
         TokenizerFilesError: tokenizer.json is damaged.
     """
-    tokens_by_id = _id_table(files)
+    tokens_by_id = _id_table(files.tokenizer_json)
     ids_by_token = {token: token_id for token_id, token in tokens_by_id.items()}
     special_ids = {
         name: ids_by_token[files.special_tokens[name]]
@@ -111,17 +108,28 @@ def vocab_size(files: TokenizerFiles) -> int:
     Raises:
         TokenizerFilesError: tokenizer.json is damaged.
     """
-    return len(_id_table(files))
+    return len(_id_table(files.tokenizer_json))
 
 
-def _id_table(files: TokenizerFiles) -> dict[int, str]:
+def _tokenizer(tokenizer_json: bytes) -> Tokenizer:
+    try:
+        return Tokenizer.from_buffer(tokenizer_json)
+    # The library raises a bare Exception for a malformed file.
+    except Exception as error:
+        raise TokenizerFilesError(f"{_TOKENIZER_JSON} cannot be read: {error}; get an intact copy of it") from error
+
+
+@lru_cache(maxsize=1)
+def _id_table(tokenizer_json: bytes) -> Mapping[int, str]:
     """Id -> token, for every id from 0 on.
 
     An id without a token would decode to nothing. Where it comes before the added tokens it is worse: the library gives
     these the next free ids, without a word, and they no longer are the ones that the model was trained with.
+
+    Large ones take a second to read, and hash and size are asked for one after the other: so the last is kept.
     """
-    tokenizer = files.tokenizer()
-    added = json.loads(files.tokenizer_json).get("added_tokens") or ()
+    tokenizer = _tokenizer(tokenizer_json)
+    added = json.loads(tokenizer_json).get("added_tokens") or ()
     table = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=False).items()}
     table |= {token["id"]: token["content"] for token in added}
     if not table:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,8 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
     from specdec.models.weights import check_complete
 
     place, file = str(gguf.parent), gguf.name
-    with report(f"converting {gguf.name}", _STEPS) as advance, _quiet():
+    # The bars that transformers prints stay off the terminal and out of the logs.
+    with report(f"converting {gguf.name}", _STEPS) as advance, contextlib.redirect_stderr(io.StringIO()):
         try:
             config = transformers.AutoConfig.from_pretrained(place, gguf_file=file, local_files_only=True)
             advance(1)
@@ -135,10 +135,3 @@ def _content_sha256(gguf: Path) -> str:
         return remembered_sha256(gguf)
     except OSError as error:
         raise ModelError(f"{gguf} cannot be read ({error.strerror}); give the path of a GGUF file") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the progress bars of transformers off the terminal and out of the logs; ours tells what is going on."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield
