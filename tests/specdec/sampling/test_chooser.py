@@ -1,0 +1,136 @@
+"""Which token is chosen, and on what it may depend."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from specdec.errors import InvalidArgumentError
+from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.noise import Stream, gumbel, noise_key
+from specdec.sampling.params import SamplingParams
+
+CPU = torch.device("cpu")
+VOCAB = 40
+PROMPT = [3, 1, 4, 1, 5]
+COMMITTED = [*PROMPT, 9, 2, 6]
+PATH = [5, 9, 9]
+
+
+def some_logits(seed: int) -> torch.Tensor:
+    return torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed))
+
+
+def chooser(**params: object) -> TokenChooser:
+    return TokenChooser(SamplingParams(**params), len(PROMPT), CPU)  # type: ignore[arg-type]
+
+
+def test_token_is_the_argmax_of_processed_logits_plus_noise_of_the_position() -> None:
+    chosen = set()
+    for seed in range(50):
+        logits = some_logits(seed)
+        noise = gumbel(noise_key(seed, len(COMMITTED) + len(PATH), Stream.TARGET), torch.arange(VOCAB))
+        expected = int(((logits / 0.7).double() + noise).argmax())
+        assert chooser(seed=seed, temperature=0.7).choose(logits, COMMITTED, PATH) == expected
+        chosen.add(expected == int(logits.argmax()))
+    assert chosen == {True, False}
+
+
+def test_greedy_takes_the_first_of_the_most_probable() -> None:
+    logits = torch.zeros(VOCAB)
+    logits[[7, 30, 12]] = 2.0
+    for seed in range(5):
+        assert chooser(temperature=0.0, seed=seed).choose(logits, COMMITTED) == 7
+    assert chooser(temperature=0.0, banned_token_ids=(7,)).choose(logits, COMMITTED) == 12
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"repetition_penalty": 3.0},
+        {"frequency_penalty": 2.0},
+        {"presence_penalty": 2.0},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": len(COMMITTED) + 1, "stop_token_ids": (0, 1, 2)},
+        {},
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafts_on_the_path_count_like_committed_tokens(rules: dict[str, object], temperature: float) -> None:
+    choose = chooser(temperature=temperature, **rules)
+    for seed in range(10):
+        for split in range(len(PATH) + 1):
+            committed, path = [*COMMITTED, *PATH[:split]], PATH[split:]
+            logits = some_logits(seed)
+            assert torch.equal(choose.process(logits, committed, path), choose.process(logits, [*COMMITTED, *PATH]))
+            assert choose.choose(logits, committed, path) == choose.choose(logits, [*COMMITTED, *PATH])
+
+
+def test_each_position_of_a_window_sees_the_drafts_before_it() -> None:
+    # B22: with a frequency penalty of 2, each draft of token 9 makes another 9 less likely by the same amount.
+    choose = chooser(temperature=1.0, frequency_penalty=2.0)
+    logits = torch.zeros(VOCAB)
+    seen = [float(choose.process(logits, [*PROMPT, 9], [9] * depth)[9]) for depth in range(4)]
+    assert seen == [-2.0, -4.0, -6.0, -8.0]
+    # And nothing sticks to the chooser: the counts of a rejected path are gone.
+    assert float(choose.process(logits, [*PROMPT, 9])[9]) == -2.0
+
+
+def test_rules_that_exclude_every_token_are_refused() -> None:
+    everything = {"allowed_token_ids": (9,), "no_repeat_ngram_size": 1}
+    for temperature in (0.0, 1.0):
+        choose = chooser(temperature=temperature, **everything)
+        assert choose.choose(some_logits(0), PROMPT) == 9
+        for call in (choose.choose, choose.process, choose.target_law):
+            with pytest.raises(InvalidArgumentError, match="exclude every token"):
+                call(some_logits(0), COMMITTED)
+        with pytest.raises(InvalidArgumentError, match="exclude every token"):
+            choose.draft_law(some_logits(0), COMMITTED, [], 8)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"min_p": 0.5},
+        {"typical_p": 0.5},
+        {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "frequency_penalty": 0.1},
+    ],
+)
+def test_a_model_that_gives_no_numbers_is_noticed(rules: dict[str, object], broken: float) -> None:
+    logits = some_logits(0)
+    logits[3] = broken
+    with pytest.raises(FloatingPointError, match="not finite"):
+        chooser(**rules).choose(logits, COMMITTED)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        chooser(**rules).choose(torch.full((VOCAB,), math.nan), COMMITTED)
+
+
+def test_draft_law_is_one_hot_at_temperature_0_and_cut_to_its_size_above() -> None:
+    logits = some_logits(0)
+    assert dict(chooser(temperature=0.0).draft_law(logits, COMMITTED, [], 8).weights) == {int(logits.argmax()): 1}
+    law = chooser(temperature=0.5).draft_law(logits, COMMITTED, [], 8)
+    assert list(law.weights) == logits.topk(8).indices.tolist()
+    probabilities = torch.softmax(logits / 0.5, 0)
+    kept = probabilities.topk(8).values
+    shares = torch.tensor(list(law.weights.values())) / law.total
+    torch.testing.assert_close(shares, kept / kept.sum(), atol=2e-5, rtol=0)
+    assert law.lost_mass == pytest.approx(1 - float(kept.sum()), abs=1e-6)
+
+
+def test_target_law_is_the_softmax_of_the_processed_logits() -> None:
+    logits = some_logits(1)
+    law = chooser(temperature=0.5, top_k=4).target_law(logits, COMMITTED)
+    kept = logits.topk(4)
+    expected = torch.softmax(kept.values.double() / 0.5, 0)
+    for token, probability in zip(kept.indices.tolist(), expected.tolist(), strict=True):
+        assert law.weight(token) / law.total == pytest.approx(probability, abs=1e-6)
+    assert sum(law.weight(token) for token in kept.indices.tolist()) == law.total
+    greedy = chooser(temperature=0.0).target_law(logits, COMMITTED)
+    assert (greedy.weight(int(logits.argmax())), greedy.total) == (1, 1)
