@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health as grpc_health
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specdec.serving.binding import bind, joined
@@ -78,7 +79,7 @@ class ServiceHost:
             interceptors=[RefusalInterceptor()], options=server_options(service.max_message_bytes)
         )
         service.register(self._server)
-        self._health.register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*service.full_names, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
@@ -103,7 +104,6 @@ class ServiceHost:
         Raises:
             BindError: the address cannot be listened on.
         """
-        await self._health.open()
         self._port = await bind(self._server, self._host, self._port)
         await self._server.start()
         self._is_listening = True
@@ -122,7 +122,7 @@ class ServiceHost:
 
     async def stop(self) -> None:
         """Not serving; drain for at most `drain_seconds`; cut what is left; close. Every step is bounded."""
-        await self._health.close()
+        self._health.close()
         if self._is_started:
             await run_bounded(self._service.drain(), self._drain_seconds, "running work did not end in time and is cut")
         await run_bounded(

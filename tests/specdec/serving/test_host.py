@@ -79,12 +79,12 @@ async def test_a_watcher_sees_every_change_that_lasts_and_does_not_hold_up_the_e
     assert asyncio.get_running_loop().time() - began < 3
 
 
-async def test_a_stopped_host_cannot_be_made_to_serve_again() -> None:
-    service = ToyService()
-    async with host_of(service) as host:
+async def test_an_idle_service_stops_without_complaint(caplog: pytest.LogCaptureFixture) -> None:
+    async with host_of(ToyService(), drain_seconds=0) as host:
         pass
     host.health.set_serving(True)
     assert not host.health.is_serving
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_reflection_lists_the_service() -> None:
