@@ -2,6 +2,8 @@
 
 from specdec.sampling.params import MAX_DRAFT_LAW_SIZE, MAX_LISTED_TOKEN_IDS, MAX_LOGIT_BIAS_ENTRIES
 
+SEQUENCE_ID_BYTES = 16
+
 LARGEST_CONTEXT_LENGTH = 1 << 20
 """Longest sequence that any service advertises; bounds messages before a model is loaded."""
 

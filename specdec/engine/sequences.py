@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-import torch
-
 from specdec.engine.connection import Connection
+from specdec.engine.limits import SEQUENCE_ID_BYTES
 from specdec.engine.stream import Arrival
 from specdec.errors import (
     FailedPreconditionError,
@@ -22,7 +21,6 @@ from specdec.errors import (
 from specdec.telemetry.metrics import EngineMetrics
 from specdec.v1 import draft_pb2, target_pb2
 
-SEQUENCE_ID_BYTES = 16
 _MAX_FAILED_BATCHES = 3
 """Batches that may fail in a row before the engine gives up: then it is the device or the model, not a request."""
 NOBODY_WAITS = asyncio.CancelledError()
@@ -161,7 +159,8 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._num_failed_batches += 1
         if self._num_failed_batches >= _MAX_FAILED_BATCHES:
             raise error
-        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        # torch.OutOfMemoryError, by name: drafters without a model need no torch.
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return ResourceExhaustedError("out of memory in the forward pass; the sequence's cache was dropped")
         return Refusal("the forward pass failed; the sequence's cache was dropped")
 

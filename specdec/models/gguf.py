@@ -26,6 +26,8 @@ _FORMAT = 1
 """Part of every key; raised when a conversion of today would not be used any more."""
 _STEPS = 4
 _FLOAT32_BYTES = 4
+_FIRST_GOOD_TRANSFORMERS = "5.18"
+"""Earlier ones read the tokenizer of a GGUF file wrongly: the end token, and leading spaces."""
 
 
 def entry_key(name: str, content_sha256: str) -> str:
@@ -60,11 +62,17 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
     # Seconds to import, so only here: a process whose models are converted, or that only lists them, has no use for it.
     import torch
     import transformers
+    from packaging.version import Version
     from safetensors import SafetensorError
 
     from specdec.models.architecture import check_architecture
     from specdec.models.weights import check_complete
 
+    if Version(transformers.__version__) < Version(_FIRST_GOOD_TRANSFORMERS):
+        raise ModelError(
+            f"transformers {transformers.__version__} misreads the tokenizers of GGUF files; to convert {gguf.name} "
+            f"install {_FIRST_GOOD_TRANSFORMERS} or later (the converted model runs with this one too)"
+        )
     place, file = str(gguf.parent), gguf.name
     # The bars that transformers prints stay off the terminal and out of the logs.
     with report(f"converting {gguf.name}", _STEPS) as advance, contextlib.redirect_stderr(io.StringIO()):

@@ -122,7 +122,8 @@ def ragged_attention(
             out = _explicit_attention(rows, keys, values, mask, scaling, softcap, s_aux)
         outputs.append(out.reshape(heads, segment.num_rows, -1))
         start = end
-    return torch.cat(outputs, dim=1).transpose(0, 1)[None], None
+    # Contiguous: some models take a view of it.
+    return torch.cat(outputs, dim=1).transpose(0, 1)[None].contiguous(), None
 
 
 def _explicit_attention(

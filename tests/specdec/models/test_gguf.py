@@ -5,6 +5,7 @@ from pathlib import Path
 import gguf as gguf_library
 import pytest
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
@@ -151,3 +152,9 @@ def test_room_for_the_result_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("specdec.models.cache.check_room", lambda directory, needed_bytes: asked.append(needed_bytes))
     gguf.make_converted_directory(path, log_report)
     assert asked == [path.stat().st_size, 4 * sum(each.numel() for each in tiny_llama().parameters())]
+
+
+def test_transformers_that_misreads_tokenizers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers, "__version__", "5.17.2")
+    with pytest.raises(ModelError, match=r"5\.18 or later"):
+        gguf.convert(tmp_path / "any.gguf", tmp_path, log_report)
