@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -212,3 +213,36 @@ async def test_a_broken_drain_does_not_keep_the_host_from_stopping(caplog: pytes
         pass
     assert service.steps == ["start", "close"]
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [RuntimeError, RuntimeError]
+
+
+class DeafService(ToyService):
+    """Its drain and its close do not end, whatever they are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+
+    async def drain(self) -> None:
+        await self._be_deaf("drain")
+
+    async def close(self) -> None:
+        await self._be_deaf("close")
+
+    async def _be_deaf(self, step: str) -> None:
+        self.steps.append(step)
+        while not self.may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.may_end.wait()
+
+
+async def test_steps_that_heed_no_cancel_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.serving.host.CLOSE_SECONDS", 0.2)
+    service = DeafService()
+    host = host_of(service, drain_seconds=0.2)
+    await host.start()
+    began = asyncio.get_running_loop().time()
+    await host.stop()
+    assert asyncio.get_running_loop().time() - began < 3
+    assert service.steps == ["start", "drain", "close"]
+    service.may_end.set()
+    await asyncio.sleep(0)

@@ -7,6 +7,7 @@ import pytest
 
 from specdec.serving.channel import open_channel
 from specdec.v1 import generation_pb2, generation_pb2_grpc
+from tests.otlp_receiver import OtlpReceiver
 from tests.specdec.serving.toy_process import rest_of, toy_process
 from tests.specdec.serving.toy_service import MAX_MESSAGE_BYTES
 
@@ -119,6 +120,29 @@ async def test_a_malformed_telemetry_variable_is_named_with_status_2() -> None:
     assert "OTEL_EXPORTER_OTLP_HEADERS" in toy.lines[0]
     assert "OTEL_BSP_MAX_QUEUE_SIZE" in toy.lines[0]
     assert "secret" not in toy.lines[0]
+
+
+async def test_the_last_spans_reach_the_collector_and_continue_the_client_s_trace() -> None:
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    async with OtlpReceiver() as receiver:
+        variables = {**receiver.environment, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+        async with (
+            toy_process(variables=variables) as toy,
+            open_channel(await toy.address(), max_message_bytes=MAX_MESSAGE_BYTES) as channel,
+        ):
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            finished = stub.Generate(request_of(2), metadata=[("traceparent", f"00-{trace_id}-{span_id}-01")])
+            await rest_of(finished)
+            cut = stub.Generate(request_of(1_000_000))
+            await cut.read()
+            cut.cancel()
+            toy.signal(signal.SIGTERM)
+            assert await toy.status() == 0
+        first, second = receiver.spans_named("generate")
+        assert receiver.undeclared() == set()
+    assert (first.trace_id, first.parent_span_id, first.is_error) == (trace_id, span_id, False)
+    assert (second.attributes, second.is_error) == ({"error.type": "cancelled"}, True)
+    assert {first.service, second.service} == {"specdec-toy"}
 
 
 async def test_an_address_that_others_reach_is_warned_of() -> None:

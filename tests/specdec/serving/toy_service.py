@@ -12,6 +12,7 @@ from specdec.errors import InvalidArgumentError, UnavailableError
 from specdec.serving.health import Health
 from specdec.serving.process import run
 from specdec.settings import ServiceSettings, load_settings
+from specdec.telemetry import names, tracing
 from specdec.v1 import generation_pb2, generation_pb2_grpc
 
 FULL_NAME = "specdec.v1.GenerationService"
@@ -64,16 +65,17 @@ class ToyService(generation_pb2_grpc.GenerationServiceServicer):
         self.steps.append("close")
 
     async def Generate(  # noqa: N802
-        self, request: generation_pb2.GenerateRequest, context: object
+        self, request: generation_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         if self._is_draining:
             raise UnavailableError("the service is going away; use another replica")
         self._num_running += 1
         try:
-            for index in range(request.max_new_tokens):
-                yield generation_pb2.GenerateResponse(delta=generation_pb2.Delta(text=str(index)))
-                await asyncio.sleep(self._pause_seconds)
-            yield generation_pb2.GenerateResponse(finished=generation_pb2.Finished())
+            with tracing.span(names.GENERATE, parent=tracing.from_metadata(context.invocation_metadata())):
+                for index in range(request.max_new_tokens):
+                    yield generation_pb2.GenerateResponse(delta=generation_pb2.Delta(text=str(index)))
+                    await asyncio.sleep(self._pause_seconds)
+                yield generation_pb2.GenerateResponse(finished=generation_pb2.Finished())
         finally:
             self._num_running -= 1
 
