@@ -26,6 +26,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 """Largest message taken from a replica, such as the verdicts of many sequences with log-probabilities."""
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
+_CLOSED = "the link is closed"
 _STEADY_SECONDS = 5.0
 """A connection that lasted this long was a good one: the next attempt comes soon."""
 
@@ -171,7 +172,7 @@ class Link(ABC, Generic[Command, Response, Event]):
             self._stream = stream
             self._is_up.set()
             self._note("")
-            problem = "the link is closed"
+            problem = _CLOSED
             try:
                 problem = await stream.run()
             finally:
@@ -187,9 +188,9 @@ class Link(ABC, Generic[Command, Response, Event]):
         if problem == self.problem:
             return
         self.problem = problem
-        if problem:
+        if problem and problem != _CLOSED:
             _log.warning("the %s service at %s is not available: %s", self.service_name, self.address, problem)
-        else:
+        elif not problem:
             _log.info("the %s service at %s is available", self.service_name, self.address)
         self._on_change()
 

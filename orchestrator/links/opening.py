@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from specdec.v1 import model_pb2, sampling_pb2
 
+SEQUENCE_ID_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:

@@ -10,6 +10,7 @@ import grpc.aio
 from orchestrator.links.link import HANDSHAKE_SECONDS, HandshakeRefused, Link, check_protocol_version
 from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
+from orchestrator.tokenizer import PromptTokenizer
 from orchestrator.window import Window
 from specdec.errors import UnavailableError
 from specdec.tokenizer_files import TokenizerFiles, TokenizerFilesError, tokenizer_hash
@@ -24,8 +25,9 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
 
     service_name = "target"
 
-    tokenizer_files: TokenizerFiles | None = None
-    """From the last handshake that passed; a new object only if the content is new."""
+    tokenizer: PromptTokenizer | None = None
+    """The target's, from the last handshake that passed; a new one only if its files are new."""
+    _files: TokenizerFiles | None = None
 
     @property
     def vocabulary(self) -> tuple[str, int]:
@@ -73,9 +75,10 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
         model_info = (await stub.GetModelInfo(request, timeout=HANDSHAKE_SECONDS)).model_info
         check_protocol_version(model_info)
         files = await _fetch_tokenizer(stub)
-        if files != self.tokenizer_files:
-            await _check_tokenizer(files, model_info.tokenizer_hash)
-            self.tokenizer_files = files
+        if files != self._files:
+            # Reading a large tokenizer takes seconds.
+            self.tokenizer = await asyncio.to_thread(_read_tokenizer, files, model_info.tokenizer_hash)
+            self._files = files
         return model_info
 
     def _call(
@@ -152,11 +155,11 @@ async def _fetch_tokenizer(stub: target_pb2_grpc.TargetServiceAsyncStub) -> Toke
     return TokenizerFiles(bytes(tokenizer_json), "".join(chat_template), special_tokens)
 
 
-async def _check_tokenizer(files: TokenizerFiles, announced_hash: str) -> None:
+def _read_tokenizer(files: TokenizerFiles, announced_hash: str) -> PromptTokenizer:
     try:
-        # Reading a large tokenizer takes seconds.
-        actual_hash = await asyncio.to_thread(tokenizer_hash, files)
+        actual_hash = tokenizer_hash(files)
+        if actual_hash != announced_hash:
+            raise HandshakeRefused(f"it announces tokenizer {announced_hash!r} and sends {actual_hash!r}")
+        return PromptTokenizer(files)
     except TokenizerFilesError as error:
         raise HandshakeRefused(f"its tokenizer is damaged: {error}") from error
-    if actual_hash != announced_hash:
-        raise HandshakeRefused(f"it announces tokenizer {announced_hash!r} and sends {actual_hash!r}")

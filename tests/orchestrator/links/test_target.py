@@ -63,7 +63,8 @@ async def test_handshake_gives_facts_and_tokenizer() -> None:
     async with linked(FakeTarget()) as link:
         assert link.model_info is not None
         assert link.model_info.model_id == "table"
-        assert link.tokenizer_files == TOKENIZER_FILES
+        assert link.tokenizer is not None
+        assert link.tokenizer.encode_text("ab") == TOKENIZER_FILES.tokenizer().encode("ab").ids
         assert link.vocabulary == (TOKENIZER_HASH, 320)
         assert link.problem == ""
 
@@ -223,7 +224,7 @@ async def test_when_the_stream_breaks_every_waiter_learns_it_at_once_and_the_lin
         link = TargetLink(f"127.0.0.1:{port}", COUNTING.metrics, lambda: None)
         link.start()
         assert await link.available(5)
-        files = link.tokenizer_files
+        tokenizer = link.tokenizer
         target.is_frozen = True
         sequences = [opened(link) for _ in range(3)]
         waiting = [asyncio.create_task(sequence.opened(30)) for sequence in sequences]
@@ -244,7 +245,7 @@ async def test_when_the_stream_breaks_every_waiter_learns_it_at_once_and_the_lin
             async with serving(target, port):
                 assert await link.available(5)
                 await opened(link).opened(5)
-                assert link.tokenizer_files is files
+                assert link.tokenizer is tokenizer
     finally:
         await link.close()
 

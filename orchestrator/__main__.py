@@ -1,0 +1,18 @@
+"""`python -m orchestrator`: the orchestrator's process."""
+
+import sys
+
+from orchestrator.service import GenerationService
+from orchestrator.settings import OrchestratorSettings
+from specdec.serving.process import run
+from specdec.settings import load_settings
+
+
+def main() -> int:
+    """Run until a signal ends it; returns the exit status."""
+    settings = load_settings(OrchestratorSettings, program="specdec orchestrator")
+    return run(lambda: GenerationService(settings), settings, name="orchestrator")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

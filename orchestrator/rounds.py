@@ -1,0 +1,78 @@
+"""How a round went, for the client, the trace and the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.drafter import Drafted
+from orchestrator.verifier import Judged
+from specdec.telemetry import names
+from specdec.telemetry.metrics import RoundTimes
+from specdec.telemetry.tracing import AttributeValue
+from specdec.v1 import generation_pb2, model_pb2, target_pb2
+
+_NO_TIMINGS = model_pb2.Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One committed round; index 0 is the prefill."""
+
+    index: int
+    drafted: Drafted
+    judged: Judged
+    wall_seconds: float
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Draft tokens in the window."""
+        return len(self.judged.window)
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """How many of them were accepted."""
+        return len(self.judged.verdict.accepted_nodes)
+
+    def times(self) -> RoundTimes:
+        """Where the time went."""
+        draft = self.drafted.timings or _NO_TIMINGS
+        target = self.judged.verdict.timings
+        draft_queue, draft_compute = draft.queue_microseconds / 1e6, draft.compute_microseconds / 1e6
+        target_queue, target_compute = target.queue_microseconds / 1e6, target.compute_microseconds / 1e6
+        # The drafter may have been at work before the wait began; what that overlapped was not lost.
+        network = max(0.0, self.drafted.wait_seconds - draft_queue - draft_compute)
+        network += max(0.0, self.judged.wait_seconds - target_queue - target_compute)
+        waiting = max(0.0, self.wall_seconds - self.drafted.wait_seconds - self.judged.wait_seconds)
+        return RoundTimes(draft_queue, draft_compute, target_queue, target_compute, network, waiting)
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """As attributes of the round's span."""
+        verdict = self.judged.verdict
+        is_bonus = verdict.next_token_kind == target_pb2.NEXT_TOKEN_KIND_BONUS
+        attributes: dict[str, AttributeValue] = {
+            names.ROUND_INDEX: self.index,
+            names.ROUND_BASE_LENGTH: verdict.base_length,
+            names.ROUND_NUM_DRAFT_TOKENS: self.num_draft_tokens,
+            names.ROUND_NUM_ACCEPTED_TOKENS: self.num_accepted_tokens,
+            names.ROUND_NEXT_TOKEN_KIND: "bonus" if is_bonus else "recovered",
+            **self.times().attributes(),
+        }
+        if self.drafted.fallback_cause:
+            attributes[names.ROUND_FALLBACK] = self.drafted.fallback_cause
+        return attributes
+
+    def report(self) -> generation_pb2.RoundReport:
+        """As the client gets it."""
+        verdict = self.judged.verdict
+        return generation_pb2.RoundReport(
+            round=self.index,
+            base_length=verdict.base_length,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+            next_token_kind=verdict.next_token_kind,
+            wall_microseconds=round(self.wall_seconds * 1e6),
+            draft_wait_microseconds=round(self.drafted.wait_seconds * 1e6),
+            verify_wait_microseconds=round(self.judged.wait_seconds * 1e6),
+            draft=self.drafted.timings,
+            verify=verdict.timings,
+        )

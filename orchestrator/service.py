@@ -1,0 +1,180 @@
+"""The gRPC side of the orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import grpc.aio
+
+from orchestrator.generation import Generation
+from orchestrator.links.draft import DraftLink
+from orchestrator.links.target import TargetLink
+from orchestrator.settings import OrchestratorSettings
+from specdec.errors import ResourceExhaustedError, UnavailableError
+from specdec.serving.health import Health
+from specdec.telemetry import tracing
+from specdec.telemetry.metrics import OrchestratorMetrics
+from specdec.v1 import generation_pb2, generation_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+_MAX_MESSAGE_BYTES = 16 << 20
+_STALLED_READER_SECONDS = 30.0
+"""A client that does not read for so long loses its request, so that it does not hold the target's memory."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
+    """Generates text with a target and, while there is one, a draft service. Ready when the target is.
+
+    Args:
+        settings: where the services are, and the limits.
+        metrics: for tests; by default the process's own.
+    """
+
+    full_names = (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,)
+    max_message_bytes = _MAX_MESSAGE_BYTES
+
+    def __init__(self, settings: OrchestratorSettings, metrics: OrchestratorMetrics | None = None) -> None:
+        self._settings = settings
+        self._metrics = metrics or OrchestratorMetrics()
+        self.target = TargetLink(settings.target, self._metrics, self._report)
+        self.draft: DraftLink | None = None
+        if settings.draft:
+            self.draft = DraftLink(settings.draft, self.target, self._metrics, self._report)
+        self._health: Health | None = None
+        self._mismatch = ""
+        self._is_draining = False
+        self._num_active = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the methods to a server."""
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(self, server)
+
+    async def start(self, health: Health) -> None:
+        """Begin to connect to the services. Health follows the target from now on."""
+        self._health = health
+        self._report()
+        self.target.start()
+        if self.draft is not None:
+            self.draft.start()
+
+    async def drain(self) -> None:
+        """Refuse further requests, and wait until the running ones are done."""
+        self._is_draining = True
+        await self._is_idle.wait()
+
+    async def close(self) -> None:
+        """Close the links."""
+        if self.draft is not None:
+            await self.draft.close()
+        await self.target.close()
+
+    async def Generate(  # noqa: N802 - named by the proto
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
+        """Stream the text of one request."""
+        reader = _Reader()
+        with self._admitted():
+            async with aclosing(self._generation(request, context).responses()) as responses:
+                async for response in responses:
+                    with reader.reading():
+                        yield response
+
+    async def GenerateUnary(  # noqa: N802 - named by the proto
+        self, request: generation_pb2.GenerateUnaryRequest, context: Context
+    ) -> generation_pb2.GenerateUnaryResponse:
+        """The text of one request, at the end."""
+        answer = generation_pb2.GenerateUnaryResponse()
+        texts: list[str] = []
+        with self._admitted():
+            async with aclosing(self._generation(request.request, context).responses()) as responses:
+                async for response in responses:
+                    if response.HasField("started"):
+                        answer.started.CopyFrom(response.started)
+                    elif response.HasField("delta"):
+                        texts.append(response.delta.text)
+                        answer.token_ids.extend(response.delta.token_ids)
+                        answer.logprobs.extend(response.delta.logprobs)
+                        answer.rounds.append(response.delta.round)
+                    else:
+                        answer.finished.CopyFrom(response.finished)
+        answer.text = "".join(texts)
+        return answer
+
+    def _generation(self, request: generation_pb2.GenerateRequest, context: Context) -> Generation:
+        parent = tracing.from_metadata(list(context.invocation_metadata() or ()))
+        return Generation(request, self.target, self.draft, self._settings, self._metrics, parent)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Count a request as running, or refuse it."""
+        if self._is_draining:
+            raise UnavailableError("the orchestrator is shutting down; use another replica")
+        if not self.target.is_available:
+            raise UnavailableError(f"the target is not available: {self.target.problem}")
+        limit = self._settings.max_concurrent_requests
+        if self._num_active >= limit:
+            raise ResourceExhaustedError(f"{limit} requests are running, which is the limit; try again later")
+        self._num_active += 1
+        self._is_idle.clear()
+        self._metrics.active_requests(self._num_active)
+        try:
+            yield
+        finally:
+            self._num_active -= 1
+            self._metrics.active_requests(self._num_active)
+            if self._num_active == 0:
+                self._is_idle.set()
+
+    def _report(self) -> None:
+        """Tell health, metrics and the log how the links are."""
+        if self._health is not None:
+            self._health.set_serving(self.target.is_available)
+        if self.draft is None:
+            return
+        mismatch = self.draft.mismatch
+        self._metrics.draft_available(self.draft.is_available and not mismatch)
+        if mismatch and mismatch != self._mismatch:
+            _log.error("going on without the draft service: %s", mismatch)
+        self._mismatch = mismatch
+
+
+class _Reader:
+    """Notices a client that has stopped reading; made by the task that runs the call."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._is_stalled = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the yield of a response: the client has this long to read it.
+
+        Raises:
+            ResourceExhaustedError: it did not.
+        """
+        timer = self._loop.call_later(_STALLED_READER_SECONDS, self._stall)
+        try:
+            yield
+        except GeneratorExit:
+            if self._is_stalled:
+                raise ResourceExhaustedError(
+                    f"nothing was read for {_STALLED_READER_SECONDS:g} s; read the stream as it comes"
+                ) from None
+            raise
+        finally:
+            timer.cancel()
+
+    def _stall(self) -> None:
+        self._is_stalled = True
+        if self._task is not None:
+            self._task.cancel()
