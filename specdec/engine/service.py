@@ -31,7 +31,7 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
         loop = asyncio.get_running_loop()
 
         def report_failure() -> None:
-            loop.call_soon_threadsafe(health.set_serving, False)
+            loop.call_soon_threadsafe(health.fail)
 
         self._engine = engine
         self._thread = EngineThread(engine, self._name)
