@@ -6,7 +6,7 @@ VENV ?= .venv
 PROTOS ?= protos
 OUT ?= .
 BUILD ?= build
-PROMPT ?= Write the numbers from one to twenty in words, separated by commas.
+PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt k8s/kubectl.txt
 
 demo: export DEMO_PROMPT = $(PROMPT)
 demo: $(INSTALLED) ## Answer PROMPT with the embedded models and show the rounds
-	@$(BIN)/specdec generate "$$DEMO_PROMPT" --rounds
+	@$(BIN)/specdec generate "$$DEMO_PROMPT" --temperature 0 --max-new-tokens 96 --rounds
 
 test: lint types manifests ## Check everything: lint, types, manifests, tests
 	$(BIN)/pytest
