@@ -241,9 +241,11 @@ def main(
     taken = read if limit is None else spread(read, limit)
     results = _run(measure_all(settings, taken, Console(stderr=True)))
     result = report(settings, results)
-    console = Console()
-    console.print(summary_table(summarize_categories(results), summarize(results), settings.assisted or "–"))
-    console.print(f"{num_threads} thread(s) in every process that runs a model; {len(taken)} prompts", highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(summary_table(summarize_categories(results), summarize(results)))
+    console.print(f"{num_threads} thread(s) in every process that runs a model; {len(taken)} prompts")
+    if settings.assisted is not None:
+        console.print(f"assisted: {settings.assisted}")
     line = json.dumps(result)
     if json_out is not None:
         json_out.parent.mkdir(parents=True, exist_ok=True)

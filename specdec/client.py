@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from specdec.serving.channel import open_channel
 from specdec.v1 import generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2, target_pb2
@@ -133,13 +134,12 @@ def _short(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).lower()
 
 
-def _message_dict(
-    message: generation_pb2.Usage | generation_pb2.RoundStats | sampling_pb2.TokenLogprobs,
-) -> dict[str, object]:
-    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+def _message_dict(message: Message) -> dict[str, object]:
+    """Every field that is set or has a default, in the order of the proto."""
+    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return {entry.name: values[entry.name] for entry in message.DESCRIPTOR.fields if entry.name in values}
 
 
 def _round_dict(report: generation_pb2.RoundReport) -> dict[str, object]:
-    fields = MessageToDict(report, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     kind = target_pb2.NextTokenKind.Name(report.next_token_kind)
-    return {**fields, "next_token_kind": _short(kind, "NEXT_TOKEN_KIND_")}
+    return {**_message_dict(report), "next_token_kind": _short(kind, "NEXT_TOKEN_KIND_")}

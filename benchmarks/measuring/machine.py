@@ -13,6 +13,8 @@ def machine_facts() -> dict[str, object]:
     return {
         "processor": _processor(),
         "num_cpus": os.cpu_count(),
+        # Well above 1 at the end of a benchmark of one client: something else was running too.
+        "load_average_5_minutes": os.getloadavg()[1],
         "platform": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},

@@ -60,13 +60,13 @@ def summarize_categories(results: Sequence[PromptResult]) -> dict[str, Summary]:
     return {category: summarize(members) for category, members in categories.items()}
 
 
-def summary_table(categories: Mapping[str, Summary], overall: Summary, assisted: str) -> Table:
+def summary_table(categories: Mapping[str, Summary], overall: Summary) -> Table:
     """A row for each category and one for all prompts."""
     table = Table(box=box.SIMPLE_HEAD, title="Speculative decoding by the services, decode time only")
-    table.add_column("category")
-    columns = ("prompts", "acceptance\nlength", "acceptance\nrate", "tokens/s", "over\nK = 0", "over\ntransformers")
-    for name in (*columns, f"over\n{assisted}", "overhead of\na round, ms"):
-        table.add_column(name, justify="right")
+    table.add_column("category", no_wrap=True)
+    columns = ("prompts", "acc.\nlength", "acc.\nrate", "tok/s", "over\nK = 0", "over\ntransf.", "over\nassisted")
+    for name in (*columns, "round over-\nhead, ms"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, summary in (*categories.items(), ("all", overall)):
         overhead = summary["round_overhead_seconds_p50"]
         table.add_row(

@@ -73,8 +73,8 @@ def test_categories_are_apart_and_the_table_has_them_all() -> None:
     categories = summarize_categories(RESULTS)
     assert {name: summary["num_prompts"] for name, summary in categories.items()} == {"a": 2, "b": 1}
     assert categories["b"]["acceptance_rate"] == pytest.approx(0.1)
-    console = Console(file=io.StringIO(), width=160)
-    console.print(summary_table(categories, summarize(RESULTS), "prompt lookup"))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary_table(categories, summarize(RESULTS)))
     assert isinstance(console.file, io.StringIO)
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["b", "1", "1.11", "10%", "10.0", "2.00", "4.00", "1.50", "2.00"] in rows
