@@ -1,0 +1,108 @@
+"""Tiny seeded models of every kind of attention that is served, with the ragged attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
+from specdec.runner.attention import ATTENTION_NAME
+
+VOCAB_SIZE = 96
+WINDOW = 6
+"""Sliding window of the models that have one: far shorter than the sequences of the tests."""
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+_ALTERNATING = ["sliding_attention", "full_attention"]
+
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**_SHAPE),
+    "llama_one_key_head": lambda: LlamaConfig(**{**_SHAPE, "num_key_value_heads": 1}),
+    "llama_all_key_heads": lambda: LlamaConfig(**{**_SHAPE, "num_key_value_heads": 4}),
+    "qwen3": lambda: Qwen3Config(**_SHAPE, head_dim=16),
+    "mistral": lambda: MistralConfig(**_SHAPE, sliding_window=WINDOW),
+    "gemma2": lambda: Gemma2Config(
+        **_SHAPE,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=_ALTERNATING,
+        attn_logit_softcapping=3.0,
+        query_pre_attn_scalar=12,
+    ),
+    "gemma3": lambda: Gemma3TextConfig(**_SHAPE, head_dim=8, sliding_window=WINDOW, layer_types=_ALTERNATING),
+    "phi3": lambda: Phi3Config(**_SHAPE),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCAB_SIZE,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=1,
+    ),
+    "gpt_neox": lambda: GPTNeoXConfig(**{**_SHAPE, "num_key_value_heads": None}),
+    "gpt_oss": lambda: GptOssConfig(
+        **_SHAPE,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=_ALTERNATING,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    ),
+}
+ARCHITECTURES = tuple(CONFIGS)
+
+
+def tiny_model(name: str, seed: int = 0) -> PreTrainedModel:
+    """One of `ARCHITECTURES`, float32 on CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            CONFIGS[name](), attn_implementation=ATTENTION_NAME
+        )
+        if name == "gpt_oss":
+            for layer in model.model.layers:
+                torch.nn.init.normal_(layer.self_attn.sinks, std=2.0)
+    model.train(mode=False)
+    model.requires_grad_(requires_grad=False)
+    return model
+
+
+@torch.inference_mode()
+def plain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """Logits of one sequence by transformers' own attention, without any cache; (tokens, vocab_size), float32."""
+    model.set_attn_implementation("eager")
+    try:
+        logits: torch.Tensor = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0]
+    finally:
+        model.set_attn_implementation(ATTENTION_NAME)
+    return logits.float()
