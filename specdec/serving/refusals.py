@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -74,7 +75,8 @@ def _streaming(behaviour: Any, first: Callable[[Any], Any], method: str) -> Any:
             if inspect.isasyncgenfunction(behaviour):
                 async with aclosing(behaviour(first(request), context)) as responses:
                     async for response in responses:
-                        await context.write(response)
+                        with _telling_the_client():
+                            await context.write(response)
             else:
                 await behaviour(first(request), context)
         except grpc.aio.AbortError:
@@ -87,10 +89,20 @@ def _streaming(behaviour: Any, first: Callable[[Any], Any], method: str) -> Any:
 
 async def _abort(context: Context, method: str, error: Exception) -> None:
     """Never returns: ends the call with the status of `error`."""
-    if isinstance(error, Refusal) and error.code is not grpc.StatusCode.INTERNAL:
-        await context.abort(error.code, str(error))
-    logger.error("%s failed", method, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+    with _telling_the_client():
+        if isinstance(error, Refusal) and error.code is not grpc.StatusCode.INTERNAL:
+            await context.abort(error.code, str(error))
+        logger.error("%s failed", method, exc_info=error)
+        await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+
+
+@contextmanager
+def _telling_the_client() -> Iterator[None]:
+    """Around what is sent: if the client has just left, the call is cancelled, and nothing has failed."""
+    try:
+        yield
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
 
 
 def _refusing_parser(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:

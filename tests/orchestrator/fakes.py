@@ -75,7 +75,7 @@ class Fake(Generic[Command, Event]):
         self.refusals: list[Refusal] = []
         """Commands that did not fit what was known: empty if the orchestrator keeps to the protocol."""
         self.delay_seconds = 0.0
-        """Before each answer."""
+        """Before the commands that have arrived are carried out, as one batch."""
         self.is_frozen = False
         """Reads and never answers."""
         self.is_loading = False
@@ -95,34 +95,40 @@ class Fake(Generic[Command, Event]):
         """Answer one stream, message by message."""
         broken = self._broken
         sequences: set[bytes] = set()
-        answers: asyncio.Queue[list[Event] | None] = asyncio.Queue()
+        unanswered: list[Command] = []
+        has_work = asyncio.Event()
 
         async def read() -> None:
             async for message in messages:
                 self.batch_sizes.append(len(message.commands))
-                events: list[Event] = []
-                for command in message.commands:
-                    self.commands.append(command)
-                    sequences.add(command.sequence_id)
-                    events.extend(self._answer(command, make_event))
-                if self.delay_seconds:
-                    await asyncio.sleep(self.delay_seconds)
-                if events and not self.is_frozen:
-                    answers.put_nowait(events)
-            answers.put_nowait(None)
+                self.commands.extend(message.commands)
+                unanswered.extend(message.commands)
+                sequences.update(command.sequence_id for command in message.commands)
+                has_work.set()
 
         async def watch() -> None:
             await broken.wait()
-            answers.put_nowait(None)
 
-        tasks = [asyncio.create_task(read()), asyncio.create_task(watch())]
+        ends = [asyncio.create_task(read()), asyncio.create_task(watch())]
+        for end in ends:
+            end.add_done_callback(lambda _: has_work.set())
         try:
-            while (events := await answers.get()) is not None:
-                yield events
+            while True:
+                await has_work.wait()
+                if any(end.done() for end in ends):
+                    return
+                # What arrives meanwhile joins the batch, as at a model.
+                await asyncio.sleep(self.delay_seconds)
+                has_work.clear()
+                commands = unanswered.copy()
+                unanswered.clear()
+                events = [event for command in commands for event in self._answer(command, make_event)]
+                if events and not self.is_frozen:
+                    yield events
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for end in ends:
+                end.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
             for sequence_id in sequences:
                 self.sequences.pop(sequence_id, None)
 

@@ -1,0 +1,13 @@
+"""Shared fixtures."""
+
+import pytest
+
+from orchestrator import drafter, verifier
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried again at once."""
+    monkeypatch.setattr(drafter, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(drafter, "_LAST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(verifier, "_FIRST_PAUSE_SECONDS", 0.005)
