@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+
+from specdec import errors
+from specdec.errors import Refusal, from_status
+
+CLASSES = [
+    (errors.InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT, 3),
+    (errors.OutOfRangeError, grpc.StatusCode.OUT_OF_RANGE, 11),
+    (errors.FailedPreconditionError, grpc.StatusCode.FAILED_PRECONDITION, 9),
+    (errors.ResourceExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED, 8),
+    (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE, 14),
+    (errors.UnimplementedError, grpc.StatusCode.UNIMPLEMENTED, 12),
+]
+
+
+@pytest.mark.parametrize(("refusal", "code", "number"), CLASSES)
+def test_over_the_wire_and_back(refusal: type[Refusal], code: grpc.StatusCode, number: int) -> None:
+    assert refusal.code is code
+    status = status_pb2.Status.FromString(
+        refusal("max_length is 0; it must be above 0").to_status().SerializeToString()
+    )
+    assert (status.code, status.message) == (number, "max_length is 0; it must be above 0")
+    read = from_status(status)
+    assert type(read) is refusal
+    assert str(read) == "max_length is 0; it must be above 0"
+
+
+def test_every_class_is_listed_here_and_read_back() -> None:
+    assert {refusal for refusal, *_ in CLASSES} == set(Refusal.__subclasses__())
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 13, 15, 99, -1])
+def test_codes_that_no_service_sends_on_purpose_are_internal(number: int) -> None:
+    read = from_status(status_pb2.Status(code=number, message="boom"))
+    assert type(read) is Refusal
+    assert read.code is grpc.StatusCode.INTERNAL
+    assert str(read) == "boom"
