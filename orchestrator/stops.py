@@ -18,30 +18,32 @@ class StopScan(NamedTuple):
 class StopStringScanner:
     """Finds the first stop string in a text that comes in pieces, wherever it is cut.
 
-    The first is the one that is complete first; of two complete at the same character, the longer. Text is held back
-    only while it may still turn out to be part of a stop string.
+    The first is the one that is complete first; of several complete at the same character, the longest. So the text
+    shown never contains a stop string. Text is held back only while it is the beginning of a stop string.
 
     Args:
         stop_strings: none of them empty.
     """
 
     def __init__(self, stop_strings: Sequence[str]) -> None:
-        self._stop_strings = tuple(stop_strings)
+        # The longest first: it is the one to name if several are complete.
+        self._searches = [_Search(stop_string) for stop_string in sorted(set(stop_strings), key=len, reverse=True)]
         self._held = ""
 
     def push(self, text: str) -> StopScan:
-        """Take the next piece."""
-        if not self._stop_strings:
+        """Take the next piece; nothing may follow once a stop string is complete."""
+        if not self._searches:
             return StopScan(text, None)
+        for position, character in enumerate(text, start=1):
+            for search in self._searches:
+                if search.advance(character):
+                    shown = (self._held + text[:position])[: -len(search.stop_string)]
+                    self._held = ""
+                    return StopScan(shown, search.stop_string)
         text = self._held + text
-        found = [(start + len(stop), start, stop) for stop in self._stop_strings if (start := text.find(stop)) >= 0]
-        if found:
-            _, start, stop = min(found)
-            self._held = ""
-            return StopScan(text[:start], stop)
-        held = max(_overlap(text, stop) for stop in self._stop_strings)
-        self._held = text[len(text) - held :]
-        return StopScan(text[: len(text) - held], None)
+        num_shown = len(text) - max(search.num_matched for search in self._searches)
+        self._held = text[num_shown:]
+        return StopScan(text[:num_shown], None)
 
     def flush(self) -> str:
         """The text held back; at the end it is not part of a stop string after all."""
@@ -49,9 +51,26 @@ class StopStringScanner:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+class _Search:
+    """Knuth, Morris and Pratt's search: linear in the text, however its pieces and the stop string repeat themselves."""
+
+    __slots__ = ("_fallback", "num_matched", "stop_string")
+
+    def __init__(self, stop_string: str) -> None:
+        self.stop_string = stop_string
+        self.num_matched = 0
+        """Characters of the stop string that the text so far ends with."""
+        self._fallback = [0]
+        """For each beginning of the stop string, the next shorter one that it ends with."""
+        for character in stop_string[1:]:
+            self._fallback.append(self._next(self._fallback[-1], character))
+
+    def advance(self, character: str) -> bool:
+        """Take the next character; whether it completes the stop string."""
+        self.num_matched = self._next(self.num_matched, character)
+        return self.num_matched == len(self.stop_string)
+
+    def _next(self, num_matched: int, character: str) -> int:
+        while num_matched and self.stop_string[num_matched] != character:
+            num_matched = self._fallback[num_matched - 1]
+        return num_matched + (self.stop_string[num_matched] == character)
