@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import itertools
 from collections.abc import Sequence
 
 import tokenizers
@@ -59,18 +59,20 @@ class IncrementalDetokenizer:
         if not text.startswith((self._shown, self._broken_shown)):
             # Byte tokens are decoded by whole runs, and this run is not complete, or never will be. What was shown of
             # it stays; the pending part of the run is decoded by itself.
-            self._start_window(self._num_settled, shown="")
+            self._forget(self._num_settled)
             text = self._text
         if not text.endswith(_BROKEN):
             news = self._news(text)
-            self._start_window(self._num_settled)
+            self._forget(self._num_settled)
             self._num_settled = len(self._ids)
+            self._mark_shown()
             return news
         complete = text.rstrip(_BROKEN)
         if len(complete) > len(self._shown) and complete.startswith(self._shown):
             # The token completed a character and began another: only the token itself can matter from here on.
             news = self._news(complete)
-            self._start_window(len(self._ids) - 1)
+            self._forget(len(self._ids) - 1)
+            self._mark_shown(num_pending=len(text) - len(complete))
             return news
         if len(self._ids) - self._num_settled > _MAX_PENDING_TOKENS:
             return self._release_broken()
@@ -82,15 +84,21 @@ class IncrementalDetokenizer:
 
     def _news(self, text: str) -> str:
         """What `text`, from the start of the window, has beyond what was shown."""
-        unchanged = os.path.commonprefix((text, self._broken_shown))
-        return text[max(len(unchanged), len(self._shown)) :]
+        if text.startswith(self._broken_shown):
+            return text[len(self._broken_shown) :]
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, self._broken_shown, strict=False))
+        return text[max(sum(1 for _ in same), len(self._shown)) :]
 
-    def _start_window(self, first: int, shown: str | None = None) -> None:
-        """Forget the tokens before `first`. Of the text of the others, all complete characters or `shown` were shown."""
-        del self._ids[:first]
+    def _forget(self, num_tokens: int) -> None:
+        """Decode without the first tokens from now on; what is left counts as pending and not shown."""
+        del self._ids[:num_tokens]
         self._num_settled = 0
         self._text = self._tokenizer.decode(self._ids)
-        self._shown = self._broken_shown = self._text.rstrip(_BROKEN) if shown is None else shown
+        self._shown = self._broken_shown = ""
+
+    def _mark_shown(self, num_pending: int = 0) -> None:
+        """All the text was shown, but for the last `num_pending` characters."""
+        self._shown = self._broken_shown = self._text[: len(self._text) - num_pending]
 
     def _release_broken(self) -> str:
         """Show pending bytes as broken characters, but for the last ones, which may still be completed."""
@@ -101,7 +109,7 @@ class IncrementalDetokenizer:
         else:
             kept, text = 0, self._text
         news = self._news(text)
-        self._start_window(len(self._ids) - kept, shown="")
+        self._forget(len(self._ids) - kept)
         return news
 
     def _unsettle_prompt(self) -> None:

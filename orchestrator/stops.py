@@ -52,7 +52,7 @@ class StopStringScanner:
 
 
 class _Search:
-    """Knuth, Morris and Pratt's search: linear in the text, however its pieces and the stop string repeat themselves."""
+    """Knuth, Morris and Pratt's search: linear in the text, however text and stop string repeat themselves."""
 
     __slots__ = ("_fallback", "num_matched", "stop_string")
 
