@@ -11,19 +11,13 @@ from contextlib import aclosing
 import grpc
 from opentelemetry.trace import Span, SpanContext
 
-from orchestrator.committed import CommittedTokens
-from orchestrator.decode_loop import decode
-from orchestrator.detokenizer import IncrementalDetokenizer
-from orchestrator.drafter import Drafter
+from orchestrator.completion import Completion
 from orchestrator.links.draft import DraftLink
-from orchestrator.links.opening import SEQUENCE_ID_BYTES, Opening
 from orchestrator.links.target import TargetLink
-from orchestrator.output import Finish, OutputAssembler, OutputPiece
+from orchestrator.merging import merged
 from orchestrator.request import ResolvedRequest, resolve_request
-from orchestrator.request_stats import RequestStats
-from orchestrator.rounds import Round
+from orchestrator.request_stats import sum_attributes
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.verifier import Verifier
 from specdec.errors import Refusal, UnavailableError
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -68,11 +62,10 @@ class Generation:
         self._tokenizer = target.tokenizer
         self._operation = "chat" if request.HasField("chat") else "text_completion"
         self._admitted = time.perf_counter()
-        self._stats = RequestStats(self._admitted)
-        self._finish: Finish | None = None
+        self._completions: list[Completion] = []
 
     async def responses(self) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
-        """Started, a Delta for each round, Finished.
+        """Started, a Delta for each round, Finished for each completion.
 
         Both services are told to forget the sequence at once when this ends, cancelling included.
 
@@ -105,17 +98,28 @@ class Generation:
                 acceptance_rule=request.acceptance_rule,
             )
         )
-        async with aclosing(self._rounds(request, span)) as rounds:
-            async for done, piece in rounds:
-                self._add(done, piece)
-                delta = generation_pb2.Delta(
-                    text=piece.text, token_ids=piece.token_ids, logprobs=piece.logprobs, round=done.report()
-                )
-                yield generation_pb2.GenerateResponse(delta=delta)
-                self._finish = piece.finish
-        if self._finish is None:
-            raise RuntimeError("the rounds ended before the output did")
-        yield generation_pb2.GenerateResponse(finished=self._stats.finished(self._finish))
+        self._completions = [
+            Completion(
+                index,
+                request,
+                self._admitted,
+                self._target,
+                self._model_info,
+                self._tokenizer,
+                self._draft,
+                self._settings,
+                self._metrics,
+            )
+            for index in range(request.num_completions)
+        ]
+        async with aclosing(merged([completion.responses(span) for completion in self._completions])) as responses:
+            is_first = True
+            async for response in responses:
+                if is_first:
+                    seconds = time.perf_counter() - self._admitted
+                    self._metrics.first_token(seconds, operation=self._operation, model=self._model)
+                    is_first = False
+                yield response
 
     async def _resolve(self) -> ResolvedRequest:
         arguments = (self._request, self._model_info, self._settings, self._tokenizer)
@@ -123,66 +127,25 @@ class Generation:
             return await asyncio.to_thread(resolve_request, *arguments)
         return resolve_request(*arguments)
 
-    def _rounds(self, request: ResolvedRequest, span: Span) -> AsyncGenerator[tuple[Round, OutputPiece], None]:
-        """The decode loop of this request."""
-        num_draft_tokens = request.num_draft_tokens
-        if num_draft_tokens is None:
-            num_draft_tokens = min(self._settings.num_draft_tokens, self._model_info.max_num_draft_tokens)
-        sequence_id = secrets.token_bytes(SEQUENCE_ID_BYTES)
-        committed = CommittedTokens(request.prompt_ids, self._model_info.vocab_size, request.max_length)
-        opening = Opening(
-            prompt_length=len(request.prompt_ids),
-            sampling=request.sampling.to_proto(),
-            acceptance_rule=request.acceptance_rule,
-            max_length=request.max_length,
-        )
-        drafter = Drafter(
-            self._draft if num_draft_tokens else None,
-            sequence_id,
-            opening,
-            committed,
-            self._settings.draft_timeout_seconds,
-            self._metrics,
-        )
-        verifier = Verifier(
-            self._target, sequence_id, opening, committed, self._settings.round_timeout_seconds, self._metrics
-        )
-        output = OutputAssembler(
-            IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
-            request.stop_strings,
-            request.sampling.stop_token_ids,
-            request.max_new_tokens,
-        )
-        return decode(committed, drafter, verifier, output, num_draft_tokens, span)
-
-    def _add(self, done: Round, piece: OutputPiece) -> None:
-        self._stats.add(done, len(piece.token_ids), time.perf_counter())
-        if done.index == 0:
-            self._metrics.first_token(self._stats.ttft_seconds, operation=self._operation, model=self._model)
-            return
-        self._metrics.round_ended(
-            num_draft_tokens=done.num_draft_tokens,
-            num_accepted_tokens=done.num_accepted_tokens,
-            duration_seconds=done.wall_seconds,
-            times=done.times(),
-        )
-
     def _end(self, span: Span, failure: BaseException | None) -> None:
         """Count the request, and end its span."""
         status = _status(failure)
-        finish_reason = _FINISH_WORDS[self._finish.reason] if self._finish is not None else ""
+        stats = [completion.stats for completion in self._completions]
+        finishes = [completion.finish for completion in self._completions]
+        reasons = [_FINISH_WORDS[finish.reason] for finish in finishes if finish is not None]
         span.set_attribute(names.STATUS_CODE, status.name)
-        span.set_attributes(self._stats.attributes())
-        if finish_reason:
-            span.set_attribute(names.FINISH_REASONS, [finish_reason])
+        span.set_attributes(sum_attributes(stats))
+        if reasons:
+            span.set_attribute(names.FINISH_REASONS, reasons)
         tracing.end_span(span, failure)
+        paces = [pace for each in stats if (pace := each.seconds_per_output_token) is not None]
         self._metrics.request_ended(
             status,
             operation=self._operation,
             model=self._model,
             duration_seconds=time.perf_counter() - self._admitted,
-            finish_reason=finish_reason,
-            seconds_per_output_token=self._stats.seconds_per_output_token,
+            finish_reason=reasons[0] if status is grpc.StatusCode.OK else "",
+            seconds_per_output_token=max(paces, default=None),
         )
 
 

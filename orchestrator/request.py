@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.tokenizer import PromptTokenizer
 from specdec.errors import InvalidArgumentError, OutOfRangeError
-from specdec.sampling.params import SamplingParams
+from specdec.sampling.params import MAX_LISTED_TOKEN_IDS, SamplingParams
 from specdec.v1 import generation_pb2, model_pb2
 
 MAX_STOP_STRINGS = 16
+MAX_COMPLETIONS = 16
 MAX_STOP_STRING_CHARACTERS = 256
 MAX_MESSAGES = 4096
 MAX_ROLE_CHARACTERS = 64
+ALWAYS_TOKENIZED_BYTES = 1 << 18
+"""A text of up to this size is tokenized whatever the context: in a fraction of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class ResolvedRequest:
     """K; None: chosen by the server."""
     acceptance_rule: model_pb2.AcceptanceRule.ValueType
     stop_strings: tuple[str, ...]
+    num_completions: int
 
     @property
     def max_length(self) -> int:
@@ -68,6 +72,9 @@ def resolve_request(
     max_new_tokens = request.max_new_tokens if request.HasField("max_new_tokens") else settings.max_new_tokens
     if max_new_tokens < 1:
         raise InvalidArgumentError("max_new_tokens is 0; it must be at least 1")
+    num_completions = request.num_completions if request.HasField("num_completions") else 1
+    if not 1 <= num_completions <= MAX_COMPLETIONS:
+        raise InvalidArgumentError(f"num_completions is {num_completions}; it must be 1 to {MAX_COMPLETIONS}")
     prompt_ids = _prompt_ids(request, model_info, tokenizer)
     return ResolvedRequest(
         operation="chat" if request.HasField("chat") else "text_completion",
@@ -77,6 +84,7 @@ def resolve_request(
         num_draft_tokens=num_draft_tokens,
         acceptance_rule=rule,
         stop_strings=stop_strings,
+        num_completions=num_completions,
     )
 
 
@@ -85,6 +93,11 @@ def _resolve_sampling(request: generation_pb2.GenerateRequest, model_info: model
     sampling = SamplingParams.from_proto(request.sampling, defaults)
     model_stops = () if sampling.ignore_eos else tuple(model_info.stop_token_ids)
     stop_token_ids = tuple(sorted({*sampling.stop_token_ids, *model_stops}))
+    if len(stop_token_ids) > MAX_LISTED_TOKEN_IDS:
+        raise InvalidArgumentError(
+            f"stop_token_ids and the model's own stop tokens are {len(stop_token_ids)} together; at most"
+            f" {MAX_LISTED_TOKEN_IDS}"
+        )
     resolved = replace(sampling, stop_token_ids=stop_token_ids)
     resolved.check_token_ids(model_info.vocab_size)
     return resolved
@@ -107,9 +120,14 @@ def _resolve_rule(
 ) -> model_pb2.AcceptanceRule.ValueType:
     rule = request.acceptance_rule or model_pb2.ACCEPTANCE_RULE_COUPLED
     if rule not in model_info.acceptance_rules:
-        known = ", ".join(model_pb2.AcceptanceRule.Name(rule) for rule in model_info.acceptance_rules)
-        raise InvalidArgumentError(f"acceptance_rule is {rule}; the target serves {known}")
+        known = ", ".join(_rule_name(rule) for rule in model_info.acceptance_rules)
+        raise InvalidArgumentError(f"acceptance_rule is {_rule_name(rule)}; the target serves {known}")
     return rule
+
+
+def _rule_name(rule: model_pb2.AcceptanceRule.ValueType) -> str:
+    descriptor = model_pb2.AcceptanceRule.DESCRIPTOR.values_by_number.get(rule)
+    return descriptor.name if descriptor else str(rule)
 
 
 def _prompt_ids(
@@ -120,8 +138,8 @@ def _prompt_ids(
     if kind is None:
         raise InvalidArgumentError("the request has no input; set chat, text or token_ids")
     if kind == "token_ids":
+        _check_length(len(request.token_ids.ids), context)
         ids = list(request.token_ids.ids)
-        _check_length(len(ids), context)
         if ids and max(ids) >= model_info.vocab_size:
             raise InvalidArgumentError(f"token_ids has an id outside the vocabulary of {model_info.vocab_size}")
     elif kind == "text":
@@ -149,11 +167,16 @@ def _check_messages(chat: generation_pb2.ChatInput, context: int, tokenizer: Pro
 
 
 def _check_bytes(text: str, context: int, tokenizer: PromptTokenizer) -> None:
-    """Refuse a text that cannot fit into the context, without tokenizing it."""
-    limit = context * tokenizer.max_token_bytes
-    if len(text.encode()) > limit:
+    """Refuse, without tokenizing it, a text that would not fit into the context if every token were the longest.
+
+    Some tokenizers drop text (runs of spaces, accents, what they do not know), so that a longer one might have fitted;
+    `ALWAYS_TOKENIZED_BYTES` leaves them room.
+    """
+    limit = max(context * tokenizer.max_token_bytes, ALWAYS_TOKENIZED_BYTES)
+    num_bytes = len(text.encode())
+    if num_bytes > limit:
         raise OutOfRangeError(
-            f"the prompt has more than {limit} bytes, more than the context of {context} tokens holds"
+            f"the prompt has {num_bytes} bytes; for a context of {context} tokens at most {limit} are taken"
         )
 
 

@@ -1,6 +1,8 @@
-"""What a request adds up to, for its last message."""
+"""What a completion adds up to, for its last message."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from orchestrator.drafter import EMPTY
 from orchestrator.output import Finish
@@ -11,7 +13,7 @@ from specdec.v1 import generation_pb2
 
 
 class RequestStats:
-    """Sums over the rounds of one request. The prefill is not a round.
+    """Sums over the rounds of one completion. The prefill is not a round.
 
     Args:
         admitted: when the request was admitted, in seconds of `time.perf_counter`, as all times here.
@@ -56,16 +58,6 @@ class RequestStats:
         if done.drafted.fallback_cause not in ("", EMPTY):
             self.num_fallback_rounds += 1
 
-    def attributes(self) -> dict[str, AttributeValue]:
-        """As attributes of the request's span."""
-        return {
-            names.INPUT_TOKENS: self.num_prompt_tokens,
-            names.OUTPUT_TOKENS: self.num_generated_tokens,
-            names.CACHED_TOKENS: self.num_cached_tokens,
-            names.NUM_ROUNDS: self.num_rounds,
-            names.NUM_FALLBACK_ROUNDS: self.num_fallback_rounds,
-        }
-
     def usage(self) -> generation_pb2.Usage:
         """Tokens counted."""
         return generation_pb2.Usage(
@@ -98,3 +90,15 @@ class RequestStats:
             usage=self.usage(),
             stats=self.round_stats(),
         )
+
+
+def sum_attributes(completions: Sequence[RequestStats]) -> dict[str, AttributeValue]:
+    """All completions of a request, as attributes of its span. They share one prompt."""
+    first = completions[:1]
+    return {
+        names.INPUT_TOKENS: sum(stats.num_prompt_tokens for stats in first),
+        names.CACHED_TOKENS: sum(stats.num_cached_tokens for stats in first),
+        names.OUTPUT_TOKENS: sum(stats.num_generated_tokens for stats in completions),
+        names.NUM_ROUNDS: sum(stats.num_rounds for stats in completions),
+        names.NUM_FALLBACK_ROUNDS: sum(stats.num_fallback_rounds for stats in completions),
+    }

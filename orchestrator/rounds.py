@@ -75,4 +75,5 @@ class Round:
             verify_wait_microseconds=round(self.judged.wait_seconds * 1e6),
             draft=self.drafted.timings,
             verify=verdict.timings,
+            lost_draft_mass=self.judged.window.lost_mass,
         )

@@ -93,20 +93,10 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.GenerateUnaryResponse:
         """The text of one request, at the end."""
         answer = generation_pb2.GenerateUnaryResponse()
-        texts: list[str] = []
         with self._admitted():
             async with aclosing(self._generation(request.request, context).responses()) as responses:
                 async for response in responses:
-                    if response.HasField("started"):
-                        answer.started.CopyFrom(response.started)
-                    elif response.HasField("delta"):
-                        texts.append(response.delta.text)
-                        answer.token_ids.extend(response.delta.token_ids)
-                        answer.logprobs.extend(response.delta.logprobs)
-                        answer.rounds.append(response.delta.round)
-                    else:
-                        answer.finished.CopyFrom(response.finished)
-        answer.text = "".join(texts)
+                    _gather(answer, response)
         return answer
 
     def _generation(self, request: generation_pb2.GenerateRequest, context: Context) -> Generation:
@@ -145,6 +135,24 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         if mismatch and mismatch != self._mismatch:
             _log.error("going on without the draft service: %s", mismatch)
         self._mismatch = mismatch
+
+
+def _gather(answer: generation_pb2.GenerateUnaryResponse, response: generation_pb2.GenerateResponse) -> None:
+    """Add one event of the stream to the unary answer."""
+    if response.HasField("started"):
+        answer.started.CopyFrom(response.started)
+        return
+    event = response.delta if response.HasField("delta") else response.finished
+    while len(answer.completions) <= event.completion:
+        answer.completions.add()
+    completion = answer.completions[event.completion]
+    if response.HasField("finished"):
+        completion.finished.CopyFrom(response.finished)
+        return
+    completion.text += response.delta.text
+    completion.token_ids.extend(response.delta.token_ids)
+    completion.logprobs.extend(response.delta.logprobs)
+    completion.rounds.append(response.delta.round)
 
 
 class _Reader:

@@ -25,6 +25,12 @@ class Window:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def lost_mass(self) -> float:
+        """Mean probability that truncation took from the laws; 0 without laws."""
+        masses = [distribution.lost_mass for distribution in self.distributions]
+        return sum(masses) / len(masses) if masses else 0.0
+
     @classmethod
     def from_proposal(
         cls, proposal: draft_pb2.Proposal, base_length: int, num_draft_tokens: int, vocab_size: int

@@ -23,8 +23,10 @@ class IncompleteGenerationError(Exception):
 
 @dataclass
 class GenerationResult:
-    """What a stream of responses adds up to. `finished` is None until the final message has come."""
+    """What a stream of responses adds up to for one completion. `finished` is None until its last message has come."""
 
+    completion: int = 0
+    """Which one, of several."""
     started: generation_pb2.Started | None = None
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -35,16 +37,16 @@ class GenerationResult:
     finished: generation_pb2.Finished | None = None
 
     def add(self, response: generation_pb2.GenerateResponse) -> None:
-        """Take in the next response of the stream."""
+        """Take in the next response of the stream; what belongs to another completion is passed over."""
         event = response.WhichOneof("event")
         if event == "started":
             self.started = response.started
-        elif event == "delta":
+        elif event == "delta" and response.delta.completion == self.completion:
             self.text += response.delta.text
             self.token_ids.extend(response.delta.token_ids)
             self.logprobs.extend(response.delta.logprobs)
             self.rounds.append(response.delta.round)
-        elif event == "finished":
+        elif event == "finished" and response.finished.completion == self.completion:
             self.finished = response.finished
 
     def to_dict(self) -> dict[str, object]:
@@ -103,17 +105,17 @@ class GenerationClient:
         """The responses as they come. Leaving the loop early (close the iterator) or cancelling ends the request.
 
         Raises:
-            IncompleteGenerationError: the stream ended without a `Finished` message.
+            IncompleteGenerationError: the stream ended without a `Finished` message for each completion.
         """
         call = self._stub.Generate(request, timeout=self._timeout_seconds)
-        finished = False
+        num_unfinished = num_completions(request)
         try:
             async for response in call:
-                finished = finished or response.HasField("finished")
+                num_unfinished -= response.HasField("finished")
                 yield response
         finally:
             call.cancel()
-        if not finished:
+        if num_unfinished > 0:
             raise IncompleteGenerationError("the stream ended without its final message; the text is incomplete")
 
     async def generate_unary(self, request: generation_pb2.GenerateRequest) -> generation_pb2.GenerateUnaryResponse:
@@ -123,11 +125,21 @@ class GenerationClient:
         )
 
     async def collect(self, request: generation_pb2.GenerateRequest) -> GenerationResult:
-        """The whole answer, gathered from the stream."""
-        result = GenerationResult()
+        """The whole answer, gathered from the stream; of several completions the first."""
+        return (await self.collect_all(request))[0]
+
+    async def collect_all(self, request: generation_pb2.GenerateRequest) -> list[GenerationResult]:
+        """All completions, gathered from the stream."""
+        results = [GenerationResult(completion=index) for index in range(num_completions(request))]
         async for response in self.generate(request):
-            result.add(response)
-        return result
+            for result in results:
+                result.add(response)
+        return results
+
+
+def num_completions(request: generation_pb2.GenerateRequest) -> int:
+    """How many completions a request asks for."""
+    return request.num_completions if request.HasField("num_completions") else 1
 
 
 def _short(name: str, prefix: str) -> str:

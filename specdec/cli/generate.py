@@ -33,9 +33,24 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Keep the k most probable tokens; 0 is off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the smallest set of tokens with this probability.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Drop tokens below this share of the most probable one.")] = None,
+    typical_p: Annotated[float | None, typer.Option(help="Keep locally typical tokens with this probability.")] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Penalty on tokens already seen; 1 is off.")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(help="Penalty on each earlier use of a token.")] = None,
     presence_penalty: Annotated[float | None, typer.Option(help="Penalty on tokens used at all.")] = None,
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(help="Never repeat so many tokens in a row; 0 is off.")
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="Add this to the logit of a token id; may be repeated.")
+    ] = None,
+    allow_token: Annotated[
+        list[int] | None, typer.Option(min=0, help="Generate only this token id and others so named.")
+    ] = None,
+    ban_token: Annotated[list[int] | None, typer.Option(min=0, help="Never generate this token id.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option(help="No stop token before so many new tokens.")] = None,
+    num_completions: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Independent completions of the prompt.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the request's noise; the same seed gives the same text.")
     ] = None,
@@ -49,6 +64,7 @@ def generate(
         Literal["coupled", "rejection", "block"] | None, typer.Option(help="How draft tokens are judged.")
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the text before this string; may be repeated.")] = None,
+    stop_token: Annotated[list[int] | None, typer.Option(min=0, help="End the text at this token id too.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's own end of text.")] = False,
     logprobs: Annotated[
         int | None, typer.Option(help="Show log-probabilities of the tokens and of this many alternatives.")
@@ -85,7 +101,7 @@ def generate(
     if draft_model is not None and drafter not in (None, "model"):
         raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
     # Imported here so that `specdec --help` stays quick.
-    from specdec.cli.generation_output import JsonOutput, TextOutput
+    from specdec.cli.generation_output import CompletionsOutput, JsonOutput, TextOutput
     from specdec.cli.three_services import ThreeServices
 
     request = _request(
@@ -96,14 +112,22 @@ def generate(
         num_draft_tokens=_parse_num_draft_tokens(num_draft_tokens),
         acceptance_rule=acceptance_rule,
         stop_strings=stop or [],
+        num_completions=num_completions,
         sampling={
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
             "min_p": min_p,
+            "typical_p": typical_p,
             "repetition_penalty": repetition_penalty,
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "logit_bias": _parse_logit_bias(logit_bias),
+            "allowed_token_ids": tuple(allow_token) if allow_token else None,
+            "banned_token_ids": tuple(ban_token) if ban_token else None,
+            "stop_token_ids": tuple(stop_token) if stop_token else None,
+            "min_new_tokens": min_new_tokens,
             "seed": seed,
             "ignore_eos": ignore_eos or None,
             "num_logprobs": logprobs,
@@ -112,7 +136,14 @@ def generate(
     services = ThreeServices(
         model=model, drafter=drafter, draft_model=draft_model, device=device, drain_seconds=_DRAIN_SECONDS
     )
-    output = JsonOutput(sys.stdout) if as_json else TextOutput(sys.stdout, rounds=rounds, logprobs=logprobs is not None)
+    show_logprobs = logprobs is not None
+    output: Output
+    if as_json:
+        output = JsonOutput(sys.stdout, num_completions or 1)
+    elif num_completions is None or num_completions == 1:
+        output = TextOutput(sys.stdout, rounds=rounds, logprobs=show_logprobs)
+    else:
+        output = CompletionsOutput(sys.stdout, num_completions, rounds=rounds, logprobs=show_logprobs)
     _run(request, output, server, services, look_first=not given)
 
 
@@ -207,7 +238,8 @@ def _request(
     num_draft_tokens: int | None,
     acceptance_rule: str | None,
     stop_strings: list[str],
-    sampling: dict[str, float | None],
+    num_completions: int | None,
+    sampling: dict[str, object],
 ) -> generation_pb2.GenerateRequest:
     """The request, with only those fields set that were given.
 
@@ -230,6 +262,7 @@ def _request(
         max_new_tokens=max_new_tokens,
         stop_strings=stop_strings,
         num_draft_tokens=num_draft_tokens,
+        num_completions=num_completions,
         acceptance_rule=model_pb2.AcceptanceRule.Value(f"ACCEPTANCE_RULE_{(acceptance_rule or 'unspecified').upper()}"),
     )
     if chat:
@@ -255,6 +288,20 @@ def _parse_num_draft_tokens(value: str) -> int | None:
     if not value.isascii() or not value.isdigit() or int(value) > _UINT32_MAX:
         raise typer.BadParameter(f"--num-draft-tokens is {value!r}; it must be a number, or auto")
     return int(value)
+
+
+def _parse_logit_bias(entries: list[str] | None) -> dict[int, float] | None:
+    """ID=BIAS entries as a mapping.
+
+    Raises:
+        typer.BadParameter: an entry is not one.
+    """
+    if not entries:
+        return None
+    try:
+        return {int(token): float(bias) for token, bias in (entry.split("=", 1) for entry in entries)}
+    except ValueError as error:
+        raise typer.BadParameter("--logit-bias takes ID=BIAS, such as 198=-5") from error
 
 
 def _fail(message: str) -> NoReturn:

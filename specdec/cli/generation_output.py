@@ -30,17 +30,23 @@ class Output(Protocol):
 
 
 class JsonOutput:
-    """One object on one line. After an interruption `finish_reason`, `usage` and `stats` are null."""
+    """One object on one line. After an interruption `finish_reason`, `usage` and `stats` are null.
 
-    def __init__(self, stream: TextIO) -> None:
+    Of several completions it is the first; `completions` then lists all of them, each an object of the same kind.
+    """
+
+    def __init__(self, stream: TextIO, num_completions: int = 1) -> None:
         self._stream = stream
-        self._result = GenerationResult()
+        self._results = [GenerationResult(completion=index) for index in range(num_completions)]
 
     def add(self, response: generation_pb2.GenerateResponse) -> None:
-        self._result.add(response)
+        for result in self._results:
+            result.add(response)
 
     def close(self) -> None:
-        print(json.dumps(self._result.to_dict(), ensure_ascii=False), file=self._stream, flush=True)
+        values = [result.to_dict() for result in self._results]
+        first = values[0] if len(values) == 1 else {**values[0], "completions": values}
+        print(json.dumps(first, ensure_ascii=False), file=self._stream, flush=True)
 
     def abort(self) -> None:
         """Nothing: half an answer is not to be taken for one."""
@@ -93,6 +99,32 @@ class TextOutput:
             self._stream.write(entry.text)
         self._stream.flush()
         self._last_text = entry.text or self._last_text
+
+
+class CompletionsOutput:
+    """Several completions, one after the other at the end, each as `TextOutput` shows it."""
+
+    def __init__(self, stream: TextIO, num_completions: int, *, rounds: bool, logprobs: bool) -> None:
+        self._stream = stream
+        self._show = {"rounds": rounds, "logprobs": logprobs}
+        self._responses: list[list[generation_pb2.GenerateResponse]] = [[] for _ in range(num_completions)]
+
+    def add(self, response: generation_pb2.GenerateResponse) -> None:
+        if response.HasField("delta"):
+            self._responses[response.delta.completion].append(response)
+        elif response.HasField("finished"):
+            self._responses[response.finished.completion].append(response)
+
+    def close(self) -> None:
+        for index, responses in enumerate(self._responses):
+            self._stream.write(f"── completion {index} ──\n")
+            output = TextOutput(self._stream, **self._show)
+            for response in responses:
+                output.add(response)
+            output.close()
+
+    def abort(self) -> None:
+        self.close()
 
 
 def _logprobs_table(logprobs: list[sampling_pb2.TokenLogprobs]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specdec.errors import InvalidArgumentError
 from specdec.v1 import model_pb2, sampling_pb2
@@ -80,6 +80,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Temperature 0: the most probable token, no noise."""
         return self.temperature == 0.0
+
+    def for_completion(self, index: int) -> SamplingParams:
+        """The same rules with the seed of another completion of the prompt; completion 0 keeps the request's."""
+        # An odd factor other than the one that positions and rounds are multiplied by, so that no seeds run in step.
+        return replace(self, seed=(self.seed + index * 0xD1342543DE82EF95) % 2**64)
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Refuse listed token ids that the vocabulary does not have.

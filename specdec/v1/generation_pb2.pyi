@@ -60,6 +60,7 @@ class GenerateRequest(_message.Message):
     STOP_STRINGS_FIELD_NUMBER: _builtins.int
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTANCE_RULE_FIELD_NUMBER: _builtins.int
+    NUM_COMPLETIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized with the special tokens that the tokenizer adds by default."""
     max_new_tokens: _builtins.int
@@ -68,6 +69,10 @@ class GenerateRequest(_message.Message):
     """Draft tokens a round (K). 0: plain decoding. Absent: chosen by the server."""
     acceptance_rule: _model_pb2.AcceptanceRule.ValueType
     """Acceptance rule. UNSPECIFIED: the server's default."""
+    num_completions: _builtins.int
+    """Independent completions of the prompt, 1 to 16; the prompt is prefilled once. Absent: 1. Completion 0 is the one that
+    the same request gives alone; the seeds of the others are derived from its seed.
+    """
     @_builtins.property
     def chat(self) -> Global___ChatInput:
         """A conversation, rendered with the model's chat template."""
@@ -95,19 +100,24 @@ class GenerateRequest(_message.Message):
         stop_strings: _abc.Iterable[_builtins.str] | None = ...,
         num_draft_tokens: _builtins.int | None = ...,
         acceptance_rule: _model_pb2.AcceptanceRule.ValueType = ...,
+        num_completions: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_draft_tokens", b"_num_draft_tokens", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "stop_strings", b"stop_strings", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "stop_strings", b"stop_strings", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__num_completions: _TypeAlias = _typing.Literal["num_completions"]  # noqa: Y015
+    _WhichOneofArgType__num_completions: _TypeAlias = _typing.Literal["_num_completions", b"_num_completions"]  # noqa: Y015
     _WhichOneofReturnType__num_draft_tokens: _TypeAlias = _typing.Literal["num_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__num_draft_tokens: _TypeAlias = _typing.Literal["_num_draft_tokens", b"_num_draft_tokens"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["chat", "text", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_completions) -> _WhichOneofReturnType__num_completions | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_draft_tokens) -> _WhichOneofReturnType__num_draft_tokens | None: ...
     @_typing.overload
@@ -208,7 +218,7 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """Last message."""
+        """Last message of each completion."""
 
     def __init__(
         self,
@@ -275,8 +285,11 @@ class Delta(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
+    COMPLETION_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text that became certain. May lag behind token_ids: characters split over tokens, or a possible stop string, are held back."""
+    completion: _builtins.int
+    """Completion that it belongs to, from 0."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens of this round, trimmed at the stop."""
@@ -296,10 +309,11 @@ class Delta(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         round: Global___RoundReport | None = ...,
+        completion: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "round", b"round", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "logprobs", b"logprobs", "round", b"round", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,6 +335,7 @@ class RoundReport(_message.Message):
     VERIFY_WAIT_MICROSECONDS_FIELD_NUMBER: _builtins.int
     DRAFT_FIELD_NUMBER: _builtins.int
     VERIFY_FIELD_NUMBER: _builtins.int
+    LOST_DRAFT_MASS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """0 is the prefill, which commits the first token."""
     base_length: _builtins.int
@@ -337,6 +352,8 @@ class RoundReport(_message.Message):
     """Wait for the proposal, in microseconds: draft queue, draft compute and network together."""
     verify_wait_microseconds: _builtins.int
     """Wait for the verdict, in microseconds: target queue, target compute and network together."""
+    lost_draft_mass: _builtins.float
+    """Mean probability that truncation took from the laws of the window's draft tokens. 0: none, or no laws were sent."""
     @_builtins.property
     def draft(self) -> _model_pb2.Timings:
         """What the draft service said of its part. Absent: no proposal."""
@@ -358,10 +375,11 @@ class RoundReport(_message.Message):
         verify_wait_microseconds: _builtins.int = ...,
         draft: _model_pb2.Timings | None = ...,
         verify: _model_pb2.Timings | None = ...,
+        lost_draft_mass: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_wait_microseconds", b"draft_wait_microseconds", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_wait_microseconds", b"draft_wait_microseconds", "lost_draft_mass", b"lost_draft_mass", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,12 +396,15 @@ class Finished(_message.Message):
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
+    COMPLETION_FIELD_NUMBER: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     """Why it ended."""
     stop_string: _builtins.str
     """The stop string that ended it. Empty: none did."""
     stop_token_id: _builtins.int
     """The stop token that ended it. It is counted and listed among the tokens, but has no text. Absent: none did."""
+    completion: _builtins.int
+    """Completion that it belongs to, from 0."""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Tokens counted."""
@@ -400,10 +421,11 @@ class Finished(_message.Message):
         stop_token_id: _builtins.int | None = ...,
         usage: Global___Usage | None = ...,
         stats: Global___RoundStats | None = ...,
+        completion: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "stats", b"stats", "stop_token_id", b"stop_token_id", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "finish_reason", b"finish_reason", "stats", b"stats", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id", "completion", b"completion", "finish_reason", b"finish_reason", "stats", b"stats", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_token_id: _TypeAlias = _typing.Literal["stop_token_id"]  # noqa: Y015
     _WhichOneofArgType__stop_token_id: _TypeAlias = _typing.Literal["_stop_token_id", b"_stop_token_id"]  # noqa: Y015
@@ -522,6 +544,35 @@ class GenerateUnaryResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STARTED_FIELD_NUMBER: _builtins.int
+    COMPLETIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def started(self) -> Global___Started:
+        """The first message of the stream."""
+
+    @_builtins.property
+    def completions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Completion]:
+        """As many as were asked for, in order."""
+
+    def __init__(
+        self,
+        *,
+        started: Global___Started | None = ...,
+        completions: _abc.Iterable[Global___Completion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["started", b"started"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completions", b"completions", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateUnaryResponse: _TypeAlias = GenerateUnaryResponse  # noqa: Y015
+
+@_typing.final
+class Completion(_message.Message):
+    """One completion of the prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
@@ -529,10 +580,6 @@ class GenerateUnaryResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """All text."""
-    @_builtins.property
-    def started(self) -> Global___Started:
-        """The first message of the stream."""
-
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All generated tokens, trimmed at the stop."""
@@ -547,22 +594,21 @@ class GenerateUnaryResponse(_message.Message):
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """The last message of the stream."""
+        """The last message of the completion."""
 
     def __init__(
         self,
         *,
-        started: Global___Started | None = ...,
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         rounds: _abc.Iterable[Global___RoundReport] | None = ...,
         finished: Global___Finished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "logprobs", b"logprobs", "rounds", b"rounds", "started", b"started", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "logprobs", b"logprobs", "rounds", b"rounds", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GenerateUnaryResponse: _TypeAlias = GenerateUnaryResponse  # noqa: Y015
+Global___Completion: _TypeAlias = Completion  # noqa: Y015

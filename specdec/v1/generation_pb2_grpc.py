@@ -27,6 +27,7 @@ if _version_not_supported:
 
 class GenerationServiceStub:
     """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
     """
 
     def __init__(self, channel):
@@ -49,10 +50,11 @@ class GenerationServiceStub:
 
 class GenerationServiceServicer:
     """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
     """
 
     def Generate(self, request, context):
-        """Streams the text as rounds are committed. A stream that ends without a Finished message was aborted.
+        """Streams the text as rounds are committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,6 +90,7 @@ def add_GenerationServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class GenerationService:
     """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
     """
 
     @staticmethod

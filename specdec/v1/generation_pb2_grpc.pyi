@@ -27,29 +27,35 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GenerationServiceStub:
-    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes."""
+    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
-    """Streams the text as rounds are committed. A stream that ends without a Finished message was aborted."""
+    """Streams the text as rounds are committed."""
     GenerateUnary: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GenerateUnaryRequest, _generation_pb2.GenerateUnaryResponse]
     """The same, answered once at the end."""
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
-    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes."""
+    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Streams the text as rounds are committed. A stream that ends without a Finished message was aborted."""
+    """Streams the text as rounds are committed."""
     GenerateUnary: _aio.UnaryUnaryMultiCallable[_generation_pb2.GenerateUnaryRequest, _generation_pb2.GenerateUnaryResponse]  # type: ignore[assignment]
     """The same, answered once at the end."""
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes."""
+    """Generates text. The text is what the target model alone would have written; drafts only change how fast it comes.
+    A stream is complete when each completion has had its Finished message; one that ends earlier was aborted.
+    """
 
     @_abc_1.abstractmethod
     def Generate(
@@ -57,7 +63,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateResponse], _abc.AsyncIterator[_generation_pb2.GenerateResponse]]:
-        """Streams the text as rounds are committed. A stream that ends without a Finished message was aborted."""
+        """Streams the text as rounds are committed."""
 
     @_abc_1.abstractmethod
     def GenerateUnary(

@@ -95,6 +95,7 @@ async def test_unary_answer_equals_the_stream(deployment: Deployment) -> None:
     streamed = (await generate_all(deployment.ngram, [request]))[0]
     async with GenerationClient(deployment.ngram, timeout_seconds=60) as client:
         answer = await client.generate_unary(request)
-    assert answer.text == streamed.text
-    assert list(answer.token_ids) == streamed.token_ids
-    assert answer.finished.usage.num_generated_tokens == len(streamed.token_ids)
+    (completion,) = answer.completions
+    assert completion.text == streamed.text
+    assert list(completion.token_ids) == streamed.token_ids
+    assert completion.finished.usage.num_generated_tokens == len(streamed.token_ids)

@@ -67,11 +67,12 @@ async def test_unary_says_the_same() -> None:
     async with running(FakeTarget(), FakeDraft()) as run:
         streamed = await run.generate()
         answer = await run.stub.GenerateUnary(generation_pb2.GenerateUnaryRequest(request=request()))
-    assert answer.text == streamed.text
-    assert list(answer.token_ids) == streamed.token_ids == EXPECTED
-    assert len(answer.rounds) == len(streamed.rounds)
+    (completion,) = answer.completions
+    assert completion.text == streamed.text
+    assert list(completion.token_ids) == streamed.token_ids == EXPECTED
+    assert len(completion.rounds) == len(streamed.rounds)
     assert streamed.finished is not None
-    assert answer.finished.usage == streamed.finished.usage
+    assert completion.finished.usage == streamed.finished.usage
     assert answer.started.num_prompt_tokens == 3
 
 

@@ -49,7 +49,8 @@ class FakeGeneration(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateUnary(  # noqa: N802
         self, request: generation_pb2.GenerateUnaryRequest, context: Context
     ) -> generation_pb2.GenerateUnaryResponse:
-        return generation_pb2.GenerateUnaryResponse(text=FULL_TEXT, token_ids=ALL_TOKEN_IDS, finished=_finished())
+        completion = generation_pb2.Completion(text=FULL_TEXT, token_ids=ALL_TOKEN_IDS, finished=_finished())
+        return generation_pb2.GenerateUnaryResponse(completions=[completion])
 
 
 def responses(*, logprobs: bool = False) -> list[generation_pb2.GenerateResponse]:

@@ -41,7 +41,7 @@ async def test_the_responses_come_in_order_and_add_up(address: str) -> None:
 
 async def test_the_unary_answer(address: str) -> None:
     async with GenerationClient(address) as client:
-        assert (await client.generate_unary(ask("hello"))).text == FULL_TEXT
+        assert (await client.generate_unary(ask("hello"))).completions[0].text == FULL_TEXT
 
 
 async def test_a_stream_that_merely_ends_was_aborted(address: str) -> None:

@@ -86,7 +86,7 @@ class ToyService(generation_pb2_grpc.GenerationServiceServicer):
             raise InvalidArgumentError("text is not what this toy likes")
         if request.request.text == "bug":
             raise RuntimeError("a detail that stays in the log")
-        return generation_pb2.GenerateUnaryResponse(text=request.request.text)
+        return generation_pb2.GenerateUnaryResponse(completions=[generation_pb2.Completion(text=request.request.text)])
 
 
 def main() -> int:

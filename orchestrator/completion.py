@@ -1,0 +1,123 @@
+"""One completion of a request's prompt: its rounds, its output, its sums."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from opentelemetry.trace import Span
+
+from orchestrator.committed import CommittedTokens
+from orchestrator.decode_loop import decode
+from orchestrator.detokenizer import IncrementalDetokenizer
+from orchestrator.drafter import Drafter
+from orchestrator.links.draft import DraftLink
+from orchestrator.links.opening import SEQUENCE_ID_BYTES, Opening
+from orchestrator.links.target import TargetLink
+from orchestrator.output import Finish, OutputAssembler, OutputPiece
+from orchestrator.request import ResolvedRequest
+from orchestrator.request_stats import RequestStats
+from orchestrator.rounds import Round
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.tokenizer import PromptTokenizer
+from orchestrator.verifier import Verifier
+from specdec.telemetry.metrics import OrchestratorMetrics
+from specdec.v1 import generation_pb2, model_pb2
+
+
+class Completion:
+    """Decodes one completion. Of several, each has its own sequence at both services and its own seed.
+
+    Args:
+        index: which completion of the request, from 0.
+        request: what all of them have in common.
+        admitted: when the request was admitted, in seconds of `time.perf_counter`.
+        target: the link to the target.
+        model_info: of the target, as it was when the request was resolved.
+        tokenizer: the target's.
+        draft: the link to the draft service; None: there is none.
+        settings: of the orchestrator.
+        metrics: where the rounds are counted.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        request: ResolvedRequest,
+        admitted: float,
+        target: TargetLink,
+        model_info: model_pb2.ModelInfo,
+        tokenizer: PromptTokenizer,
+        draft: DraftLink | None,
+        settings: OrchestratorSettings,
+        metrics: OrchestratorMetrics,
+    ) -> None:
+        self._index = index
+        self._request = request
+        self._target = target
+        self._model_info = model_info
+        self._tokenizer = tokenizer
+        self._draft = draft
+        self._settings = settings
+        self._metrics = metrics
+        self.stats = RequestStats(admitted)
+        self.finish: Finish | None = None
+        """Why it ended; None while it runs."""
+
+    async def responses(self, span: Span) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
+        """A Delta for each round, then Finished. Both services forget the sequence at once when this ends.
+
+        Raises:
+            Refusal: the target does not take the sequence, or cannot be reached any more.
+        """
+        async with aclosing(self._rounds(span)) as rounds:
+            async for done, piece in rounds:
+                self.stats.add(done, len(piece.token_ids), time.perf_counter())
+                if done.index > 0:
+                    self._metrics.round_ended(
+                        num_draft_tokens=done.num_draft_tokens,
+                        num_accepted_tokens=done.num_accepted_tokens,
+                        duration_seconds=done.wall_seconds,
+                        times=done.times(),
+                    )
+                self.finish = piece.finish
+                delta = generation_pb2.Delta(
+                    text=piece.text,
+                    token_ids=piece.token_ids,
+                    logprobs=piece.logprobs,
+                    round=done.report(),
+                    completion=self._index,
+                )
+                yield generation_pb2.GenerateResponse(delta=delta)
+        if self.finish is None:
+            raise RuntimeError("the rounds ended before the output did")
+        finished = self.stats.finished(self.finish)
+        finished.completion = self._index
+        yield generation_pb2.GenerateResponse(finished=finished)
+
+    def _rounds(self, span: Span) -> AsyncGenerator[tuple[Round, OutputPiece], None]:
+        """The decode loop of this completion."""
+        request, settings, metrics = self._request, self._settings, self._metrics
+        num_draft_tokens = request.num_draft_tokens
+        if num_draft_tokens is None:
+            num_draft_tokens = min(settings.num_draft_tokens, self._model_info.max_num_draft_tokens)
+        sequence_id = secrets.token_bytes(SEQUENCE_ID_BYTES)
+        committed = CommittedTokens(request.prompt_ids, self._model_info.vocab_size, request.max_length)
+        opening = Opening(
+            prompt_length=len(request.prompt_ids),
+            sampling=request.sampling.for_completion(self._index).to_proto(),
+            acceptance_rule=request.acceptance_rule,
+            max_length=request.max_length,
+        )
+        draft = self._draft if num_draft_tokens else None
+        drafter = Drafter(draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics)
+        verifier = Verifier(self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
+        output = OutputAssembler(
+            IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
+            request.stop_strings,
+            request.sampling.stop_token_ids,
+            request.max_new_tokens,
+        )
+        return decode(committed, drafter, verifier, output, num_draft_tokens, span)
