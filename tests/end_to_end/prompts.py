@@ -1,6 +1,15 @@
-"""Prompts of the end-to-end tests: twenty user turns of the kinds that people send."""
+"""Prompts of the end-to-end tests: twenty user turns of the kinds that people send.
 
-PROMPTS = (
+SPECDEC_TEST_PROMPTS may name a file of benchmark prompts (JSON lines with question_id, category, turns) to take twenty
+from instead, spread over its categories.
+"""
+
+import os
+from pathlib import Path
+
+from benchmarks.measuring.prompts import read_prompts, spread
+
+_OWN_PROMPTS = (
     "Write a two-sentence review of a quiet café by the sea.",
     "Translate into French: The meeting starts at nine, please bring your notes.",
     "What is 17 times 24? Show the steps.",
@@ -23,3 +32,6 @@ PROMPTS = (
     "Write the JSON object for a person named Ada, aged 36, who lives in London.",
     "Count from one to fifteen in words.",
 )
+
+_file = os.environ.get("SPECDEC_TEST_PROMPTS")
+PROMPTS = tuple(prompt.text for prompt in spread(read_prompts(Path(_file)), 20)) if _file else _OWN_PROMPTS
