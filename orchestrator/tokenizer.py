@@ -21,7 +21,7 @@ class PromptTokenizer:
         self.backend.no_padding()
         self._template = ChatTemplate(files.chat_template, files.special_tokens)
         self.max_token_bytes = max(len(token.encode()) for token in self.backend.get_vocab())
-        """Longest token; a text of more than this times n bytes has more than n tokens."""
+        """Longest token, as the vocabulary writes it; no fewer than the bytes of text it stands for."""
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of a raw text, with the special tokens that the tokenizer adds by default (such as one at the start)."""
