@@ -57,7 +57,8 @@ async def decode(
                 drafted = await drafter.drafted()
                 judged = await verifier.verify(index, drafted.window, span)
                 done = Round(index, drafted, judged, time.perf_counter() - began)
-                span.set_attributes(done.attributes())
+                if span.is_recording():
+                    span.set_attributes(done.attributes())
     finally:
         # Before the last words are read: a caller may take its time, or be gone.
         drafter.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from opentelemetry.trace import Span
 
@@ -33,7 +33,7 @@ _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judged:
     """A round that the target has decided."""
 
@@ -97,7 +97,8 @@ class Verifier:
                     names.SEQUENCE_EPOCH: self._epoch,
                 }
             )
-            return replace(judged, wait_seconds=time.perf_counter() - began)
+            judged.wait_seconds = time.perf_counter() - began
+            return judged
 
     async def verify(self, round_index: int, window: Window, parent: Span) -> Judged:
         """Have a window judged.
@@ -108,7 +109,8 @@ class Verifier:
         began = time.perf_counter()
         with tracing.span(names.VERIFY, parent=parent, attributes={names.ROUND_NUM_DRAFT_TOKENS: len(window)}) as span:
             judged = await self._verify(round_index, window, tracing.to_trace_context(span))
-            return replace(judged, wait_seconds=time.perf_counter() - began)
+            judged.wait_seconds = time.perf_counter() - began
+            return judged
 
     async def _verify(self, round_index: int, window: Window, trace_context: model_pb2.TraceContext | None) -> Judged:
         if self._sequence is None:
@@ -130,8 +132,8 @@ class Verifier:
             self._count_failure(failure)
             judged = await self._open(round_index, deadline, trace_context)
             # A malformed window is no reason to fail the request: the draft service made it.
-            is_window_refused = isinstance(failure, InvalidArgumentError) and len(window) > 0
-            return replace(judged, is_window_refused=is_window_refused)
+            judged.is_window_refused = isinstance(failure, InvalidArgumentError) and len(window) > 0
+            return judged
         self._num_failures = 0
         return Judged(window, verdict, token_ids)
 
