@@ -26,6 +26,7 @@ class CacheMachine(RuleBasedStateMachine):
         numbers = torch.tensor(rows, dtype=torch.float32)[None, :, None] + 1000 * layer
         return numbers.expand(HEADS, -1, KEY_DIM), -numbers.expand(HEADS, -1, VALUE_DIM)
 
+    @torch.inference_mode()
     def write(self, count: int) -> list[int]:
         new = list(range(self.counter, self.counter + count))
         self.counter += count
@@ -60,6 +61,19 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.keep_rows(base, kept)
         self.rows = [*self.rows[:base], *(self.rows[base + row] for row in kept)]
 
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def go_on_in_a_copy(self, data: st.DataObject) -> None:
+        length = data.draw(st.integers(0, len(self.rows)))
+        original, self.cache = self.cache, SequenceCache()
+        self.cache.copy_prefix(original, length)
+        del self.rows[length:]
+        # What happens to the original is nothing to the copy.
+        original.truncate(0)
+        with torch.inference_mode():
+            for layer in range(LAYERS):
+                original.write(layer, *self.tensors(layer, [-1] * 50))
+
     @invariant()
     def length_is_right(self) -> None:
         assert self.cache.length == len(self.rows)
@@ -81,6 +95,17 @@ def test_truncating_takes_absolute_lengths_only() -> None:
     assert cache.length == 3
     cache.truncate(0)
     assert cache.length == 0
+
+
+def test_a_prefix_is_copied_into_an_empty_cache_only() -> None:
+    source, full = SequenceCache(), SequenceCache()
+    for cache in (source, full):
+        cache.write(0, torch.zeros(1, 3, 2), torch.zeros(1, 3, 2))
+        cache.length = 3
+    with pytest.raises(ValueError, match="cannot copy 2 of 3 tokens into a cache of 3"):
+        full.copy_prefix(source, 2)
+    with pytest.raises(ValueError, match="cannot copy 4 of 3 tokens into a cache of 0"):
+        SequenceCache().copy_prefix(source, 4)
 
 
 def test_memory_grows_by_doubling() -> None:

@@ -190,6 +190,14 @@ def test_token_ids_outside_the_vocabulary_are_refused(name: str) -> None:
         params.check_token_ids(10)
 
 
+@given(all_params())
+def test_each_completion_has_a_seed_of_its_own_and_the_first_keeps_the_requests(params: SamplingParams) -> None:
+    completions = [params.for_completion(index) for index in range(50)]
+    assert completions[0] == params
+    assert len({completion.seed for completion in completions}) == 50
+    assert all(dataclasses.replace(completion, seed=params.seed) == params for completion in completions)
+
+
 def test_rules_that_leave_nothing_are_refused_at_once() -> None:
     nothing = "allowed_token_ids leaves no token"
     with pytest.raises(InvalidArgumentError, match=nothing):

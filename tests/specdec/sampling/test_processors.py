@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from transformers import TopPLogitsWarper
 
 from specdec.sampling.params import SamplingParams
-from specdec.sampling.processors import LogitsRules
+from specdec.sampling.processors import LogitsRules, ShortTopPLogitsWarper
 from tests.tiny_models import tiny_llama
 
 CPU = torch.device("cpu")
@@ -214,6 +215,23 @@ def test_no_allowed_value_makes_numbers_overflow(temperature: float) -> None:
     params = SamplingParams(temperature=temperature, repetition_penalty=0.01, logit_bias={0: 100.0, 1: -100.0})
     logits = torch.linspace(-1e4, 1e4, VOCAB)
     assert bool(apply(params, logits).isfinite().all())
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("mass", [0.01, 0.5, 0.9, 0.999])
+def test_top_p_is_that_of_transformers_with_and_without_a_nucleus_among_the_first(spread: float, mass: float) -> None:
+    for seed in range(5):
+        logits = torch.randn(1, 5000, generator=torch.Generator().manual_seed(seed)) * spread
+        logits[0, 7] += 2.0
+        expected = TopPLogitsWarper(mass)(None, logits)
+        found = ShortTopPLogitsWarper(mass)(torch.zeros(1, 0, dtype=torch.long), logits)  # type: ignore[arg-type]
+        # Summing in another order may decide the last token of the nucleus otherwise, and so may equal logits.
+        sizes = (int(law.isfinite().sum()) for law in (found, expected))
+        assert abs(next(sizes) - next(sizes)) <= 1 + (spread == 0.0) * 2
+        if spread:
+            assert int((found.isfinite() != expected.isfinite()).sum()) <= 1
+        kept = found.isfinite()
+        assert torch.equal(found[kept], logits[kept])
 
 
 def test_rules_equal_those_of_transformers_generate() -> None:
