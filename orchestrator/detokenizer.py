@@ -132,8 +132,15 @@ def _context(tokenizer: tokenizers.Tokenizer, prompt_ids: Sequence[int]) -> list
     """The end of the prompt, from the start of a character and with some text in it if possible."""
     num_tokens = _MIN_CONTEXT_TOKENS
     while num_tokens < min(len(prompt_ids), _MAX_CONTEXT_TOKENS):
-        text = tokenizer.decode(list(prompt_ids[-num_tokens:]))
-        if text and not text.startswith(_BROKEN):
-            break
+        for length in range(num_tokens, num_tokens + _MAX_CHARACTER_TOKENS):
+            ids = list(prompt_ids[-length:])
+            if _begins_with_a_character(tokenizer, ids):
+                return ids
         num_tokens *= 2
     return list(prompt_ids[-num_tokens:])
+
+
+def _begins_with_a_character(tokenizer: tokenizers.Tokenizer, ids: list[int]) -> bool:
+    # A run of byte tokens is broken from its first character on if it ends within one; so also try without its end.
+    texts = (tokenizer.decode(ids[: len(ids) - num_cut]) for num_cut in range(_MAX_CHARACTER_TOKENS))
+    return any(text and not text.startswith(_BROKEN) for text in texts)
