@@ -89,6 +89,7 @@ class Completion:
                     logprobs=piece.logprobs,
                     round=done.report(),
                     completion=self._index,
+                    text_lengths=piece.text_lengths,
                 )
                 yield generation_pb2.GenerateResponse(delta=delta)
         if self.finish is None:

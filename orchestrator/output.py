@@ -25,6 +25,8 @@ class OutputPiece:
 
     text: str
     """Text that became certain; it may lag behind the tokens."""
+    text_lengths: list[int]
+    """For each token, how many characters of `text` became certain with it."""
     token_ids: list[int]
     """The round's tokens up to the cut."""
     logprobs: list[sampling_pb2.TokenLogprobs]
@@ -69,31 +71,31 @@ class OutputAssembler:
         """
         texts: list[str] = []
         finish: Finish | None = None
-        kept = 0
         for token_id in token_ids:
-            kept += 1
             self.num_tokens += 1
-            finish = self._take(token_id, texts)
+            text, finish = self._take(token_id)
+            texts.append(text)
             if finish is not None:
                 break
-        return OutputPiece("".join(texts), list(token_ids[:kept]), list(logprobs[:kept]), finish)
+        kept = len(texts)
+        return OutputPiece(
+            "".join(texts), [len(text) for text in texts], list(token_ids[:kept]), list(logprobs[:kept]), finish
+        )
 
-    def _take(self, token_id: int, texts: list[str]) -> Finish | None:
+    def _take(self, token_id: int) -> tuple[str, Finish | None]:
+        """The text that a token makes certain, and the end if it is the last one."""
         if token_id in self._stop_token_ids:
-            return self._end(texts, Finish(generation_pb2.FINISH_REASON_STOP, stop_token_id=token_id))
+            return self._end("", Finish(generation_pb2.FINISH_REASON_STOP, stop_token_id=token_id))
         text, stop_string = self._scanner.push(self._detokenizer.push(token_id))
-        texts.append(text)
         if stop_string is not None:
-            return Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
+            return text, Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
         if self.num_tokens >= self._max_new_tokens:
-            return self._end(texts, Finish(generation_pb2.FINISH_REASON_LENGTH))
-        return None
+            return self._end(text, Finish(generation_pb2.FINISH_REASON_LENGTH))
+        return text, None
 
-    def _end(self, texts: list[str], finish: Finish) -> Finish:
+    def _end(self, text: str, finish: Finish) -> tuple[str, Finish]:
         """Release what was held back. A broken last character may still complete a stop string."""
-        text, stop_string = self._scanner.push(self._detokenizer.flush())
-        texts.append(text)
+        rest, stop_string = self._scanner.push(self._detokenizer.flush())
         if stop_string is not None:
-            return Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
-        texts.append(self._scanner.flush())
-        return finish
+            return text + rest, Finish(generation_pb2.FINISH_REASON_STOP, stop_string=stop_string)
+        return text + rest + self._scanner.flush(), finish

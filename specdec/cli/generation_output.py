@@ -7,9 +7,8 @@ from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from specdec.cli.rounds_view import STYLES, RoundText, legend, rounds_table, summary
+from specdec.cli.rounds_view import RoundText, legend, rounds_table, summary
 from specdec.client import GenerationResult
 from specdec.v1 import generation_pb2, sampling_pb2
 
@@ -94,7 +93,7 @@ class TextOutput:
 
     def _write(self, entry: RoundText) -> None:
         if self._show_rounds and self._console.is_terminal:
-            self._console.print(Text(entry.text, STYLES[entry.source]), end="")
+            self._console.print(entry.coloured(), end="")
         else:
             self._stream.write(entry.text)
         self._stream.flush()

@@ -22,22 +22,23 @@ class RoundText:
     report: generation_pb2.RoundReport
     num_tokens: int
     text: str
+    text_lengths: tuple[int, ...]
+    """Characters of `text` that each token made certain."""
 
     @classmethod
     def of(cls, delta: generation_pb2.Delta) -> RoundText:
-        return cls(delta.round, len(delta.token_ids), delta.text)
+        return cls(delta.round, len(delta.token_ids), delta.text, tuple(delta.text_lengths))
 
-    @property
-    def source(self) -> str:
-        """Where its tokens came from; `ACCEPTED` if draft tokens are among them.
-
-        The text is not cut where the accepted tokens end: which characters a token brings only a tokenizer knows.
-        """
-        if self.report.round == 0:
-            return PREFILL
-        if self.report.num_accepted_tokens > 0:
-            return ACCEPTED
-        return self.next_token_kind
+    def coloured(self) -> Text:
+        """The text, each token's part in the colour of where the token came from."""
+        coloured = Text()
+        start = 0
+        for index, length in enumerate(self.text_lengths):
+            accepted = index < self.report.num_accepted_tokens
+            source = ACCEPTED if accepted else PREFILL if self.report.round == 0 else self.next_token_kind
+            coloured.append(self.text[start : start + length], STYLES[source])
+            start += length
+        return coloured.append(self.text[start:])
 
     @property
     def next_token_kind(self) -> str:
@@ -57,12 +58,11 @@ class RoundText:
 def legend() -> Text:
     """What the colours of the text mean."""
     return Text.assemble(
-        ("draft tokens accepted", STYLES[ACCEPTED]),
-        " (and the target's own token after them) · ",
-        ("recovered token only", STYLES[RECOVERED]),
+        ("accepted draft tokens", STYLES[ACCEPTED]),
         " · ",
-        ("bonus token only", STYLES[BONUS]),
-        " (nothing was drafted)",
+        ("recovered tokens", STYLES[RECOVERED]),
+        " · ",
+        ("bonus tokens", STYLES[BONUS]),
     )
 
 
@@ -88,7 +88,7 @@ def rounds_table(rounds: list[RoundText]) -> Table:
             _queue_and_compute(report.verify if report.HasField("verify") else None),
             _milliseconds(entry.network_microseconds),
             _milliseconds(report.wall_microseconds),
-            Text(_one_line(entry.text), STYLES[entry.source]),
+            _one_line(entry.coloured()),
         )
     return table
 
@@ -112,8 +112,13 @@ def _queue_and_compute(timings: model_pb2.Timings | None) -> str:
     return f"{_milliseconds(timings.queue_microseconds)}+{_milliseconds(timings.compute_microseconds)}"
 
 
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+def _one_line(text: Text) -> Text:
+    """The same with line breaks and the like written out."""
+    line = Text()
+    for character in text.divide(range(1, len(text))):
+        shown = character.plain if character.plain.isprintable() else repr(character.plain)[1:-1]
+        line.append(shown, character.spans[0].style if character.spans else "")
+    return line
 
 
 def _milliseconds(microseconds: int) -> str:

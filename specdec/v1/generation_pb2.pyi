@@ -286,6 +286,7 @@ class Delta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     COMPLETION_FIELD_NUMBER: _builtins.int
+    TEXT_LENGTHS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text that became certain. May lag behind token_ids: characters split over tokens, or a possible stop string, are held back."""
     completion: _builtins.int
@@ -302,6 +303,10 @@ class Delta(_message.Message):
     def round(self) -> Global___RoundReport:
         """How the round went."""
 
+    @_builtins.property
+    def text_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each of token_ids, how many characters (code points) of text became certain with it; they add up to all of text."""
+
     def __init__(
         self,
         *,
@@ -310,10 +315,11 @@ class Delta(_message.Message):
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         round: Global___RoundReport | None = ...,
         completion: _builtins.int = ...,
+        text_lengths: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "logprobs", b"logprobs", "round", b"round", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion", "logprobs", b"logprobs", "round", b"round", "text", b"text", "text_lengths", b"text_lengths", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ FULL_TEXT = "".join(TEXTS)
 ALL_TOKEN_IDS = [token for ids in TOKEN_IDS for token in ids]
 _ACCEPTED = (0, 2, 0, 0)
 _DRAFTED = (0, 2, 3, 0)
+_TEXT_LENGTHS = ((3,), (2, 2, 2), (2,), (1,))
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -72,6 +73,7 @@ def responses(*, logprobs: bool = False) -> list[generation_pb2.GenerateResponse
 def _delta(index: int, *, logprobs: bool) -> generation_pb2.Delta:
     return generation_pb2.Delta(
         text=TEXTS[index],
+        text_lengths=_TEXT_LENGTHS[index],
         token_ids=TOKEN_IDS[index],
         logprobs=[
             sampling_pb2.TokenLogprobs(token_id=token, logprob=-0.5, top_token_ids=[token, 3], top_logprobs=[-0.5, -2])

@@ -20,14 +20,22 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def test_on_a_terminal_the_text_has_the_colour_of_its_round() -> None:
+def test_on_a_terminal_each_token_has_the_colour_of_where_it_came_from() -> None:
     stream = Terminal()
     output = TextOutput(stream, rounds=True, logprobs=False)
     for response in responses():
         output.add(response)
-    assert stream.getvalue() == "Hel" + "\x1b[32mlo wor\x1b[0m" + "\x1b[33mld\x1b[0m" + "\x1b[34m!\x1b[0m"
+    assert (
+        stream.getvalue()
+        == "Hel"
+        + "\x1b[32mlo\x1b[0m"
+        + "\x1b[32m w\x1b[0m"
+        + "\x1b[34mor\x1b[0m"
+        + "\x1b[33mld\x1b[0m"
+        + "\x1b[34m!\x1b[0m"
+    )
     output.close()
-    assert "draft tokens accepted" in stream.getvalue()
+    assert "accepted draft tokens" in stream.getvalue()
 
 
 def test_text_is_never_folded_nor_read_as_markup() -> None:

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from specdec.cli.rounds_view import RoundText, rounds_table, summary
+from specdec.cli.rounds_view import STYLES, RoundText, rounds_table, summary
 from specdec.v1 import generation_pb2, model_pb2, target_pb2
 from tests.specdec.fake_generation import responses
 
@@ -18,8 +18,23 @@ def rendered(rounds: list[RoundText]) -> list[list[str]]:
     return [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
 
 
-def test_the_source_of_a_round_is_what_its_text_is_made_of() -> None:
-    assert [RoundText.of(delta).source for delta in DELTAS] == ["prefill", "accepted", "recovered", "bonus"]
+def test_each_token_has_the_colour_of_where_it_came_from() -> None:
+    coloured = RoundText.of(DELTAS[1]).coloured()
+    assert coloured.plain == DELTAS[1].text
+    assert [(coloured.plain[span.start : span.end], span.style) for span in coloured.spans] == [
+        ("lo", STYLES["accepted"]),
+        (" w", STYLES["accepted"]),
+        ("or", STYLES["bonus"]),
+    ]
+    assert [RoundText.of(delta).coloured().spans[-1].style for delta in DELTAS[2:]] == [
+        STYLES["recovered"],
+        STYLES["bonus"],
+    ]
+
+
+def test_text_of_unknown_tokens_is_shown_all_the_same() -> None:
+    report = generation_pb2.RoundReport(round=1)
+    assert RoundText(report, 1, "abc", (1,)).coloured().plain == "abc"
 
 
 def test_a_row_shows_where_the_time_went() -> None:
@@ -42,13 +57,13 @@ def test_a_draft_computed_ahead_makes_no_negative_network_time() -> None:
         draft=model_pb2.Timings(compute_microseconds=4_000),
         verify=model_pb2.Timings(compute_microseconds=4_000),
     )
-    assert RoundText(report, 1, "x").network_microseconds == 1_000
+    assert RoundText(report, 1, "x", (1,)).network_microseconds == 1_000
 
 
 @pytest.mark.parametrize(("text", "shown"), [("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m"), ("it's", "it's")])
 def test_a_piece_of_text_stays_on_its_line(text: str, shown: str) -> None:
     report = generation_pb2.RoundReport(round=1, next_token_kind=target_pb2.NEXT_TOKEN_KIND_BONUS)
-    *_, row = rendered([RoundText(report, 1, text)])
+    *_, row = rendered([RoundText(report, 1, text, (len(text),))])
     assert row[-1] == shown
 
 
