@@ -166,10 +166,12 @@ def test_a_pass_that_fails_fails_its_sequences_and_no_others(
     for client in clients:
         client.open()
     target.runner.problem = problem
+    target.runner.passes.clear()
     for client in clients[:2]:
         target.tell(client.connection, client.window_command([1]))
     target.work()
     target.runner.problem = None
+    assert target.runner.passes == [[2, 2]]
     for client in clients[:2]:
         (event,) = client.connection.take()
         assert (event.failed.code, event.round) == (code, client.round)

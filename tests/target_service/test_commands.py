@@ -286,6 +286,7 @@ def test_the_end_of_a_stream_forgets_its_sequences_and_no_others(target: Target)
     target.work()
     assert connection.take() == []
     other.verify([1])
+    assert set(target.engine._sequences) == {other.connection}
     # A stream names its own sequences only.
     mine[0].sequence_id = other.sequence_id
     code, message = mine[0].refused(mine[0].window_command())

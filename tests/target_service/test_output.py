@@ -169,14 +169,19 @@ def test_a_window_is_cut_where_max_length_leaves_no_room() -> None:
     assert client.token_ids == text[:10]
 
 
-def test_a_tree_is_cut_at_the_first_node_that_is_too_deep() -> None:
+@pytest.mark.parametrize(
+    ("parents", "right_nodes"), [([-1, -1, 1, 2], [1, 2, 3]), ([-1, -1, 0, 2], [0, 2, 3]), ([-1, 0, 0, 2], [0, 2, 3])]
+)
+def test_a_tree_is_cut_at_the_first_node_that_is_too_deep(parents: list[int], right_nodes: list[int]) -> None:
     text = text_of(GREEDY)
     client = Client(Target(), PROMPT, GREEDY, max_length=7)
     client.open()
     # Two tokens may be accepted; the last node would be the third.
-    nodes = [other_than(text[4]), text[4], text[5], text[6]]
-    verdict = client.verify(nodes, [-1, -1, 1, 2])
-    assert (verdict.num_judged_tokens, list(verdict.accepted_nodes)) == (3, [1, 2])
+    nodes = [other_than(text[4])] * 4
+    for depth, node in enumerate(right_nodes):
+        nodes[node] = text[4 + depth]
+    verdict = client.verify(nodes, parents)
+    assert (verdict.num_judged_tokens, list(verdict.accepted_nodes)) == (3, right_nodes[:2])
     assert client.token_ids == text[:7]
 
 

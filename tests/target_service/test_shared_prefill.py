@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from specdec.checksum import prefix_checksum
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import target_pb2
 from tests.target_service.driving import GREEDY, Client, Target, TargetConnection, generate
@@ -78,6 +79,17 @@ def test_nothing_is_shared_between_streams_or_with_another_prompt() -> None:
         target.tell(client.connection, client.open_command())
     target.work()
     assert target.runner.passes == [[len(PROMPT)] * 3]
+
+
+def test_an_equal_checksum_is_not_taken_for_equal_tokens() -> None:
+    target = Target()
+    connection = TargetConnection()
+    prompts = [180, 246, 173, 72], [230, 142, 62, 180]
+    assert prefix_checksum(prompts[0]) == prefix_checksum(prompts[1])
+    for prompt in prompts:
+        target.tell(connection, Client(target, prompt, connection=connection).open_command())
+    target.work()
+    assert target.runner.passes == [[4, 4]]
 
 
 def test_a_prompt_of_one_token_leaves_nothing_to_share() -> None:
