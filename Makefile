@@ -6,6 +6,8 @@ VENV ?= .venv
 PROTOS ?= protos
 OUT ?= .
 BUILD ?= build
+HOURS ?= 6
+DEVICE ?= auto
 PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
 
 BIN := $(VENV)/bin
@@ -18,10 +20,10 @@ PROTO_FILES = $(PROTOS)/specdec/v1/*.proto
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint lint-code lint-imports lint-protos types proto bench manifests
+.PHONY: help setup demo test lint lint-code lint-imports lint-protos types proto bench manifests draft-model
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 setup: $(INSTALLED) ## Make .venv and install the project with all it needs
 
@@ -68,3 +70,6 @@ manifests: $(INSTALLED) ## Render k8s/base and validate it
 
 bench: $(INSTALLED) ## Run every benchmark
 	@set -e; for file in benchmarks/[!_]*.py; do $(BIN)/python -m benchmarks.$$(basename "$$file" .py); done
+
+draft-model: $(INSTALLED) ## Train the draft of the embedded target into BUILD for HOURS on DEVICE
+	$(BIN)/specdec train-draft --out $(BUILD)/draft-model --hours $(HOURS) --device $(DEVICE) --seed 0

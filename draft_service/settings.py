@@ -23,6 +23,11 @@ class DraftSettings(ModelServiceSettings):
     drafter: Literal["model", "ngram"] = Field(
         "ngram", description="model: a causal language model (--model); ngram: prompt lookup, no model."
     )
+    target_model: str = Field(
+        "",
+        description="Target of a draft from `specdec train-draft`, whose embeddings it shares, if it is not found "
+        "under the name that it had there.",
+    )
     ngram_max: int = Field(4, ge=1, le=64, description="Longest suffix, in tokens, that prompt lookup searches for.")
     ngram_min: int = Field(2, ge=1, le=64, description="Shortest suffix, in tokens, that it still trusts.")
     max_law_size: int = Field(

@@ -4,6 +4,7 @@ from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.drafter import Drafter
 from draft_service.drafters.ngram import NgramDrafter
 from draft_service.settings import DraftSettings
+from draft_service.trained_draft import is_trained_draft, load_trained_draft
 from specdec.models.loading import LoadedModel, load_model
 from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import ACCEPTANCE_RULES
@@ -23,9 +24,18 @@ def make_drafter(settings: DraftSettings) -> Drafter:
             max_num_draft_tokens=settings.max_num_draft_tokens,
             max_num_sequences=settings.max_num_sequences,
         )
-    loaded = load_model(
-        settings.model, dtype=settings.dtype, device=settings.device, max_context_length=settings.max_context_length
-    )
+    if is_trained_draft(settings.model):
+        loaded = load_trained_draft(
+            settings.model,
+            target=settings.target_model,
+            dtype=settings.dtype,
+            device=settings.device,
+            max_context_length=settings.max_context_length,
+        )
+    else:
+        loaded = load_model(
+            settings.model, dtype=settings.dtype, device=settings.device, max_context_length=settings.max_context_length
+        )
     return causal_lm_drafter(loaded, settings)
 
 

@@ -10,10 +10,11 @@ from specdec.cli.generate import generate
 from specdec.cli.models import app as models_app
 from specdec.cli.serve import serve
 
-_SERVICES = {
+_MODULES = {
     "target": ("target_service", "Run the target service, which verifies draft tokens."),
     "draft": ("draft_service", "Run the draft service, which proposes tokens."),
     "orchestrator": ("orchestrator", "Run the orchestrator, which turns prompts into text."),
+    "train-draft": ("draft_service.training", "Train a draft model for a target, on text that the target writes."),
 }
 
 app = typer.Typer(
@@ -27,8 +28,8 @@ app.command()(serve)
 app.add_typer(models_app, name="models")
 
 
-def _add_service(name: str, module: str, description: str) -> None:
-    # Flags, --help and environment are those of the service's own settings: nothing is read here.
+def _add_module(name: str, module: str, description: str) -> None:
+    # Flags, --help and environment are those of the module's own settings: nothing is read here.
     @app.command(
         name,
         help=description,
@@ -39,8 +40,8 @@ def _add_service(name: str, module: str, description: str) -> None:
         os.execv(sys.executable, [sys.executable, "-m", module, *context.args])  # noqa: S606
 
 
-for _name, (_module, _description) in _SERVICES.items():
-    _add_service(_name, _module, _description)
+for _name, (_module, _description) in _MODULES.items():
+    _add_module(_name, _module, _description)
 
 
 if __name__ == "__main__":

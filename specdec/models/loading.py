@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from specdec.models.architecture import max_positions
 from specdec.models.description import ModelDescription, read_description
@@ -55,14 +55,14 @@ def load_model(
     torch_dtype = choose_dtype(dtype, torch_device)
     directory = provide_model(name, report or default_report())
     description = read_description(directory)
-    context_length = _context_length(name, description, max_context_length)
+    length = context_length(name, description.config, max_context_length)
     model = load_weights(directory, description.config, torch_dtype, torch_device)
-    probe_ragged_batch(model, description.vocab_size, context_length)
+    probe_ragged_batch(model, description.vocab_size, length)
     info = model_pb2.ModelInfo(
         model_id=name,
         tokenizer_hash=tokenizer_hash(description.tokenizer_files),
         vocab_size=description.vocab_size,
-        max_context_length=context_length,
+        max_context_length=length,
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         stop_token_ids=_stop_token_ids(model, description),
@@ -106,8 +106,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _context_length(name: str, description: ModelDescription, setting: int) -> int:
-    own = max_positions(description.config)
+def context_length(name: str, config: PreTrainedConfig, setting: int) -> int:
+    """Longest sequence to serve: the setting (0: none), within what the model was made for.
+
+    Raises:
+        ModelError: neither of them is known.
+    """
+    own = max_positions(config)
     if own is None and setting == 0:
         raise ModelError(f"the config of {name} names no longest sequence; set --max-context-length")
     return min(length for length in (own, setting) if length)

@@ -1,0 +1,57 @@
+"""The README of a trained draft, made of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from draft_service.training.report import NUM_DRAFT_TOKENS, TEMPERATURES
+
+
+def model_card(report: Mapping[str, Any]) -> str:
+    """Markdown for people who find the directory.
+
+    Args:
+        report: content of report.json.
+    """
+    training, steps = report["training"], report["step_seconds"]
+    last = training["history"][-1] if training["history"] else {"agreement": float("nan"), "overlap": float("nan")}
+    layers = ", ".join(map(str, training["layers"]))
+    lines = [
+        f"# Draft model for {training['target']}",
+        "",
+        "Proposes tokens for speculative decoding with this target and no other. Serve it with",
+        "`specdec draft --drafter model --model THIS_DIRECTORY`; the embeddings are read from the target's own files.",
+        "",
+        "## Training",
+        "",
+        f"- Made of the target's layers {layers}; scores {training['draft_vocab_size']:,} tokens, which have "
+        f"{100 * training['vocab_mass']:.1f} % of the target's probability.",
+        f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
+        + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
+        + f"; {training['tokens_visited']:,} visited, repetitions counted.",
+        f"- {training['hours']:.2f} hours in all, seed {training['seed']}, on {report['machine']['device']} with "
+        f"{report['machine']['threads']} threads; learning rate {training['learning_rate']:g}.",
+        f"- On held-out text: most probable token the same at {100 * last['agreement']:.1f} % of positions; "
+        f"laws overlap by {100 * last['overlap']:.1f} %.",
+        f"- Size {report['size_bytes'] / 1e6:.1f} MB (float16, without the embeddings).",
+        "",
+        "## Measured",
+        "",
+        f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
+        f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
+        "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
+        "brackets the speed relative to the target alone that the step times predict, without any network.",
+        "",
+    ]
+    heads = [f"T {temperature:g}, K {count}" for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
+    lines += [f"| category | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    cells: dict[str, dict[tuple[float, int], str]] = {}
+    for entry in report["acceptance"]:
+        cells.setdefault(entry["category"], {})[entry["temperature"], entry["num_draft_tokens"]] = (
+            f"{entry['mean_acceptance_length']:.2f} ({entry['predicted_speedup']:.2f})"
+        )
+    for category, of_category in cells.items():
+        row = [of_category[temperature, count] for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
+        lines.append(f"| {category} | {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,111 @@
+"""What a trained draft is worth: acceptance by category, K and temperature, step times, and the speed to expect."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from draft_service.training.rounds import RoundCounts, draft_matches, write_answers
+from specdec.models.loading import LoadedModel
+from specdec.runner.cache import SequenceCache
+from specdec.runner.runner import ModelRunner, Work
+from specdec.sampling.params import SamplingParams
+
+NUM_DRAFT_TOKENS = (2, 4, 8)
+TEMPERATURES = (0.0, 0.8)
+OVERALL = "overall"
+HELD_OUT = "held-out"
+"""Category of prompts that the target wrote itself; the overall numbers are of all others."""
+_MAX_NEW_TOKENS = 128
+_NUM_SEQUENCES = 64
+_PREFIX_TOKENS = 128
+_WARM_UP_STEPS, _TIMED_STEPS = 3, 15
+
+
+def measure_draft(
+    draft: LoadedModel,
+    target: LoadedModel,
+    prompts: Mapping[str, Sequence[Sequence[int]]],
+    *,
+    seed: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Acceptance and step times of a draft; for report.json.
+
+    Args:
+        draft: with logits over the target's vocabulary.
+        target: what it guesses.
+        prompts: token ids of whole prompts, by category.
+        seed: of the requests that are replayed.
+        tell: told what is going on.
+    """
+    draft_runner = ModelRunner(draft.model, draft.info.vocab_size)
+    target_runner = ModelRunner(target.model, target.info.vocab_size)
+    tell("timing steps")
+    times = _step_seconds(draft_runner, target_runner, target.info.max_context_length)
+    acceptance = []
+    for temperature in TEMPERATURES:
+        counts: dict[tuple[str, int], RoundCounts] = {}
+        for category, of_category in prompts.items():
+            tell(f"answering {len(of_category)} prompts of {category} at temperature {temperature:g}")
+            params = SamplingParams(
+                temperature=temperature, seed=seed, stop_token_ids=tuple(target.info.stop_token_ids)
+            )
+            answers = write_answers(
+                target_runner,
+                of_category,
+                params,
+                max_new_tokens=_MAX_NEW_TOKENS,
+                max_length=target.info.max_context_length,
+                device=target.model.device,
+                num_sequences=_NUM_SEQUENCES,
+            )
+            for prompt, answer in zip(of_category, answers, strict=True):
+                matches = draft_matches(draft_runner, prompt, answer, params, draft.model.device)
+                for num_draft_tokens in NUM_DRAFT_TOKENS:
+                    for name in (category,) if category == HELD_OUT else (category, OVERALL):
+                        key = (name, num_draft_tokens)
+                        counts.setdefault(key, RoundCounts(num_draft_tokens)).replay(matches)
+        for (category, num_draft_tokens), of_rounds in sorted(counts.items()):
+            round_seconds = num_draft_tokens * times["draft"]["1"] + times["target"][str(num_draft_tokens + 1)]
+            speedup = of_rounds.mean_acceptance_length * times["target"]["1"] / round_seconds
+            acceptance.append(
+                {
+                    "temperature": temperature,
+                    "category": category,
+                    **of_rounds.summary(),
+                    "predicted_speedup": round(speedup, 3),
+                }
+            )
+    return {
+        "step_seconds": times,
+        "step_ratio": round(times["draft"]["1"] / times["target"]["1"], 4),
+        "acceptance": acceptance,
+    }
+
+
+def _step_seconds(draft: ModelRunner, target: ModelRunner, max_length: int) -> dict[str, dict[str, float]]:
+    """Median time of a pass by its rows, of both models in turns, so that a busy machine slows both alike."""
+    windows = [1, *(count + 1 for count in NUM_DRAFT_TOKENS)]
+    passes = [("draft", draft, 1), *(("target", target, rows) for rows in windows)]
+    prefix = [0] * min(_PREFIX_TOKENS, max_length - max(windows))
+    caches = {}
+    for name, runner in (("draft", draft), ("target", target)):
+        caches[name] = SequenceCache()
+        runner.forward([Work(caches[name], prefix, num_logits=1)])
+    seconds: dict[tuple[str, int], list[float]] = {(name, rows): [] for name, _, rows in passes}
+    for step in range(_WARM_UP_STEPS + _TIMED_STEPS):
+        for name, runner, rows in passes:
+            started = time.perf_counter()
+            logits = runner.forward([Work(caches[name], [0] * rows, num_logits=rows)])
+            # On a GPU the pass has ended only when its result is here.
+            float(logits[0][0, 0])
+            if step >= _WARM_UP_STEPS:
+                seconds[name, rows].append(time.perf_counter() - started)
+            caches[name].truncate(len(prefix))
+    medians: dict[str, dict[str, float]] = {"draft": {}, "target": {}}
+    for (name, rows), measured in seconds.items():
+        medians[name][str(rows)] = round(statistics.median(measured), 6)
+    return medians

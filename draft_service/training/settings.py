@@ -1,0 +1,51 @@
+"""Settings of a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from specdec.settings import DEFAULT_MODEL
+
+
+class TrainingSettings(BaseSettings):
+    """Trains a draft model for a target, on text that the target writes. Run it again after a kill: it goes on."""
+
+    model_config = SettingsConfigDict(env_prefix="SPECDEC_TRAIN_DRAFT_")
+
+    target: str = Field(
+        DEFAULT_MODEL, description="Target model: embedded name, Hugging Face id, directory or GGUF file."
+    )
+    out: Path = Field(description="Directory for the draft model; the data and checkpoints lie in its folder work/.")
+    hours: float = Field(2.0, gt=0, description="Time for writing and training together, earlier runs included.")
+    tokens: int = Field(1_000_000, ge=1, description="Tokens that the target writes at most.")
+    visits: int = Field(
+        0, ge=0, description="Tokens trained on, repetitions counted, after which it ends; 0: when the hours are over."
+    )
+    device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Element type of the target while it writes; auto is float32 on CPU and bfloat16 on CUDA. On a CPU "
+        "with bfloat16 arithmetic that type writes half as much again. The draft is always trained in float32.",
+    )
+    threads: int = Field(0, ge=0, description="Threads on CPU; 0 is PyTorch's choice.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Of everything random.")
+    layers: str = Field(
+        "", description="Layers of the target that the draft begins with, such as 0,1,28,29; empty: two at each end."
+    )
+    draft_vocab_size: int = Field(8192, ge=2, description="Tokens that the draft can propose.")
+    prompts: Path | None = Field(
+        None,
+        description="Prompts for the target to answer besides its own: JSON lines with question_id, category and "
+        "turns. Never those that the draft is to be measured with.",
+    )
+    report_prompts: Path | None = Field(
+        None, description="Prompts to measure the draft with, in the same format; never trained on."
+    )
+    num_sequences: int = Field(128, ge=1, description="Texts that the target writes at the same time.")
+    max_answer_tokens: int = Field(256, ge=8, description="Longest answer that the target writes.")
+    batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
+    learning_rate: float = Field(5e-4, gt=0, description="Highest learning rate.")

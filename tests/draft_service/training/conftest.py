@@ -1,0 +1,37 @@
+"""One trained draft for all tests that only look at it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draft_service.training.run import train_draft
+from draft_service.training.settings import TrainingSettings
+from tests.draft_service.training.running import save_target, tiny_settings
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run."""
+
+    target: Path
+    out: Path
+    settings: TrainingSettings
+
+    @property
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads((self.out / "report.json").read_text())
+        return report
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    directory = tmp_path_factory.mktemp("trained")
+    target = save_target(directory / "target")
+    settings = tiny_settings(target, directory / "out")
+    train_draft(settings)
+    return Trained(target, directory / "out", settings)
