@@ -84,6 +84,8 @@ class Link(ABC, Generic[Command, Response, Event]):
 
     async def available(self, timeout_seconds: float) -> bool:
         """Wait until the link is available; False if it is not in time."""
+        if self.is_available:
+            return True
         try:
             await asyncio.wait_for(self._is_up.wait(), timeout_seconds)
         except asyncio.TimeoutError:

@@ -64,13 +64,12 @@ class BatchedStream(Generic[Command, Response]):
 
     async def run(self) -> str:
         """Carry messages both ways until the stream ends; returns why it did, for people."""
-        # A read is never cancelled to wait for something else: that would end the call.
+        # To cancel a read is to end the call; so there is one reader, and it is cancelled only for that.
         reader = asyncio.create_task(self._read())
         sender = asyncio.create_task(self._send())
         try:
             await asyncio.wait({reader, sender}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._call.cancel()
             reader.cancel()
             sender.cancel()
             outcomes = await asyncio.gather(reader, sender, return_exceptions=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from orchestrator import drafter
 from specdec.errors import InvalidArgumentError, ResourceExhaustedError
 from specdec.telemetry import names
 from specdec.v1 import draft_pb2, model_pb2, target_pb2
@@ -44,10 +45,13 @@ async def test_a_drafter_that_cannot_draft_for_the_rule_is_not_used() -> None:
     assert not draft.commands
 
 
-async def test_a_draft_service_that_hangs_costs_one_timeout_and_then_rests() -> None:
-    draft = FakeDraft()
+async def test_a_draft_service_that_hangs_costs_one_timeout_and_then_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafter, "_FIRST_PAUSE_SECONDS", 0.01)
+    target, draft = FakeTarget(), FakeDraft()
     draft.is_frozen = True
-    async with running(FakeTarget(), draft, draft_timeout_seconds=0.2) as run:
+    # The request takes some 0.5 s; the rest after 0.1 s lost is 1.6 s.
+    target.delay_seconds = 0.02
+    async with running(target, draft, draft_timeout_seconds=0.1) as run:
         assert set(await fallback_causes(run)) == {"overdue"}
         assert len([command for command in draft.commands if command.HasField("open")]) == 1
 
@@ -131,6 +135,6 @@ async def test_the_draft_service_dies_in_mid_generation_and_comes_back(short_pau
     assert causes["lost"] >= 1
     assert run.counting.by_attribute(names.RESYNCS) == {"draft": 1}
     # It was at work again at the end.
-    assert result.rounds[-1].num_accepted_tokens > 0
+    assert sum(report.num_accepted_tokens for report in result.rounds[-4:]) > 0
     assert not target.refusals
     assert not draft.refusals

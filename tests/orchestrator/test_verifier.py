@@ -151,6 +151,25 @@ async def test_a_running_sequence_waits_for_room_at_the_target(short_pauses: Non
         assert not refusals
 
 
+async def test_a_target_that_stays_full_ends_a_running_request_in_time(short_pauses: None) -> None:
+    target = FakeTarget()
+
+    def lose_and_refuse(
+        command: target_pb2.TargetCommand, event: target_pb2.TargetEvent
+    ) -> Iterable[target_pb2.TargetEvent]:
+        if command.window.round == 3:
+            event.failed.CopyFrom(FailedPreconditionError("lost").to_status())
+        elif command.open.epoch > 1:
+            event.failed.CopyFrom(ResourceExhaustedError("full").to_status())
+        return [event]
+
+    target.change = lose_and_refuse
+    async with running(target, round_timeout_seconds=0.4) as run:
+        failure = await refused(run)
+        assert (failure.code(), failure.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+        assert 2 < target.commands[-2].open.epoch < 10
+
+
 async def test_a_sequence_that_brings_the_target_down_each_time_is_given_up(short_pauses: None) -> None:
     target = FakeTarget()
 
