@@ -62,10 +62,10 @@ def summarize_categories(results: Sequence[PromptResult]) -> dict[str, Summary]:
 
 def summary_table(categories: Mapping[str, Summary], overall: Summary) -> Table:
     """A row for each category and one for all prompts."""
-    table = Table(box=box.SIMPLE_HEAD, title="Speculative decoding by the services, decode time only")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, title="Decoding by the services, prefill left out")
     table.add_column("category", no_wrap=True)
     columns = ("prompts", "acc.\nlength", "acc.\nrate", "tok/s", "over\nK = 0", "over\ntransf.", "over\nassisted")
-    for name in (*columns, "round over-\nhead, ms"):
+    for name in (*columns, "overhead\nms a round"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, summary in (*categories.items(), ("all", overall)):
         overhead = summary["round_overhead_seconds_p50"]

@@ -21,7 +21,6 @@ _LOOK_SECONDS = 0.5
 _HEALTH_BYTES = 1024
 _DRAIN_SECONDS = 1.0
 _UINT32_MAX = 2**32 - 1
-_MAX_STOP_STRINGS = 16
 
 
 def generate(
@@ -102,14 +101,15 @@ def generate(
         raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
     # Imported here so that `specdec --help` stays quick.
     from specdec.cli.generation_output import CompletionsOutput, JsonOutput, TextOutput
+    from specdec.cli.request import build_request, parse_logit_bias, parse_num_draft_tokens, read_prompt
     from specdec.cli.three_services import ThreeServices
 
-    request = _request(
-        prompt=_read_prompt(prompt),
+    request = build_request(
+        prompt=read_prompt(prompt),
         system=system,
         chat=chat,
         max_new_tokens=max_new_tokens,
-        num_draft_tokens=_parse_num_draft_tokens(num_draft_tokens),
+        num_draft_tokens=parse_num_draft_tokens(num_draft_tokens),
         acceptance_rule=acceptance_rule,
         stop_strings=stop or [],
         num_completions=num_completions,
@@ -123,7 +123,7 @@ def generate(
             "frequency_penalty": frequency_penalty,
             "presence_penalty": presence_penalty,
             "no_repeat_ngram_size": no_repeat_ngram_size,
-            "logit_bias": _parse_logit_bias(logit_bias),
+            "logit_bias": parse_logit_bias(logit_bias),
             "allowed_token_ids": tuple(allow_token) if allow_token else None,
             "banned_token_ids": tuple(ban_token) if ban_token else None,
             "stop_token_ids": tuple(stop_token) if stop_token else None,
@@ -227,81 +227,6 @@ async def _started_here(services: ThreeServices, notice: str) -> AsyncIterator[s
         ) as group:
             status.stop()
             yield group.address
-
-
-def _request(
-    *,
-    prompt: str,
-    system: str | None,
-    chat: bool,
-    max_new_tokens: int | None,
-    num_draft_tokens: int | None,
-    acceptance_rule: str | None,
-    stop_strings: list[str],
-    num_completions: int | None,
-    sampling: dict[str, object],
-) -> generation_pb2.GenerateRequest:
-    """The request, with only those fields set that were given.
-
-    Raises:
-        typer.BadParameter: a value is out of range.
-    """
-    from specdec.errors import InvalidArgumentError
-    from specdec.sampling.params import SamplingParams
-    from specdec.v1 import generation_pb2, model_pb2, sampling_pb2
-
-    given = {name: value for name, value in sampling.items() if value is not None}
-    try:
-        SamplingParams(**given)  # type: ignore[arg-type]
-    except InvalidArgumentError as error:
-        raise typer.BadParameter(str(error)) from error
-    if len(stop_strings) > _MAX_STOP_STRINGS or "" in stop_strings:
-        raise typer.BadParameter(f"at most {_MAX_STOP_STRINGS} stop strings, none of them empty")
-    request = generation_pb2.GenerateRequest(
-        sampling=sampling_pb2.SamplingParams(**given),  # type: ignore[arg-type]
-        max_new_tokens=max_new_tokens,
-        stop_strings=stop_strings,
-        num_draft_tokens=num_draft_tokens,
-        num_completions=num_completions,
-        acceptance_rule=model_pb2.AcceptanceRule.Value(f"ACCEPTANCE_RULE_{(acceptance_rule or 'unspecified').upper()}"),
-    )
-    if chat:
-        if system is not None:
-            request.chat.messages.add(role="system", content=system)
-        request.chat.messages.add(role="user", content=prompt)
-    else:
-        request.text = prompt
-    return request
-
-
-def _read_prompt(prompt: str) -> str:
-    data = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter("the prompt is not UTF-8 text") from error
-
-
-def _parse_num_draft_tokens(value: str) -> int | None:
-    if value == "auto":
-        return None
-    if not value.isascii() or not value.isdigit() or int(value) > _UINT32_MAX:
-        raise typer.BadParameter(f"--num-draft-tokens is {value!r}; it must be a number, or auto")
-    return int(value)
-
-
-def _parse_logit_bias(entries: list[str] | None) -> dict[int, float] | None:
-    """ID=BIAS entries as a mapping.
-
-    Raises:
-        typer.BadParameter: an entry is not one.
-    """
-    if not entries:
-        return None
-    try:
-        return {int(token): float(bias) for token, bias in (entry.split("=", 1) for entry in entries)}
-    except ValueError as error:
-        raise typer.BadParameter("--logit-bias takes ID=BIAS, such as 198=-5") from error
 
 
 def _fail(message: str) -> NoReturn:

@@ -68,7 +68,7 @@ def legend() -> Text:
 
 def rounds_table(rounds: list[RoundText]) -> Table:
     """One row a round; times in milliseconds, of the services as queue + run."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
     for name in ("round", "K", "acc."):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("kind", no_wrap=True)

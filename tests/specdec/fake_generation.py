@@ -46,6 +46,10 @@ class FakeGeneration(generation_pb2_grpc.GenerationServiceServicer):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the target service is gone")
         if prompt != "cut":
             yield finished
+        for completion in range(1, request.num_completions):
+            for response in (*deltas, finished):
+                (response.delta if response.HasField("delta") else response.finished).completion = completion
+                yield response
 
     async def GenerateUnary(  # noqa: N802
         self, request: generation_pb2.GenerateUnaryRequest, context: Context

@@ -27,7 +27,9 @@ async def test_every_option_reaches_the_request(cli: Cli, server: Server) -> Non
     sampling = "--temperature 0 --top-k 3 --top-p 0.5 --min-p 0.1 --repetition-penalty 1.1 --frequency-penalty 0.2"
     more = "--presence-penalty -0.3 --seed 18446744073709551615 --ignore-eos --logprobs 2 --max-new-tokens 7"
     rest = "--num-draft-tokens 0 --acceptance-rule block --stop END --raw --server"
-    flags = f"{sampling} {more} {rest}".split()
+    newer = "--typical-p 0.9 --no-repeat-ngram-size 3 --min-new-tokens 2 --logit-bias 198=-5 --logit-bias 3=0.5"
+    lists = "--allow-token 1 --allow-token 2 --ban-token 4 --stop-token 6 --num-completions 1"
+    flags = f"{newer} {lists} {sampling} {more} {rest}".split()
     ended = await cli.run("generate", "two words", *flags, server.address, "--stop", "a b")
     assert ended.status == 0
     assert server.generation.requests == [
@@ -44,7 +46,15 @@ async def test_every_option_reaches_the_request(cli: Cli, server: Server) -> Non
                 seed=2**64 - 1,
                 ignore_eos=True,
                 num_logprobs=2,
+                typical_p=0.9,
+                no_repeat_ngram_size=3,
+                min_new_tokens=2,
+                logit_bias={198: -5, 3: 0.5},
+                allowed_token_ids=[1, 2],
+                banned_token_ids=[4],
+                stop_token_ids=[6],
             ),
+            num_completions=1,
             max_new_tokens=7,
             stop_strings=["END", "a b"],
             num_draft_tokens=0,
@@ -76,6 +86,19 @@ async def test_json_is_exactly_one_object(cli: Cli, server: Server) -> None:
     assert [entry["next_token_kind"] for entry in result["rounds"]] == ["bonus", "bonus", "recovered", "bonus"]
     assert result["rounds"][1]["verify"]["compute_microseconds"] == 5000
     assert result["logprobs"][0]["top_token_ids"] == [5, 3]
+
+
+async def test_several_completions_follow_each_other(cli: Cli, server: Server) -> None:
+    flags = ["--num-completions", "2", "--server", server.address]
+    ended = await cli.run("generate", "hello", *flags)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == f"── completion 0 ──\n{FULL_TEXT}\n── completion 1 ──\n{FULL_TEXT}\n"
+    result = json.loads((await cli.run("generate", "hello", "--json", *flags)).out)
+    assert [completion["text"] for completion in result["completions"]] == [FULL_TEXT] * 2
+    assert result["token_ids"] == ALL_TOKEN_IDS
+    # The second has its final message, and the first has not.
+    ended = await cli.run("generate", "cut", *flags)
+    assert ended.status == 1
 
 
 async def test_rounds_are_a_table_after_the_text(cli: Cli, server: Server) -> None:
@@ -154,6 +177,10 @@ async def test_ctrl_c_cancels_and_prints_what_there_was(cli: Cli, server: Server
         ["--stop", ""],
         [flag for index in range(17) for flag in ("--stop", str(index))],
         ["--logprobs", "21"],
+        ["--logit-bias", "198"],
+        ["--logit-bias", "-1=2"],
+        ["--ban-token", "4294967296"],
+        ["--num-completions", "17"],
         ["--raw", "--system", "s"],
         ["--model", "m"],
         ["--acceptance-rule", "none"],
