@@ -11,36 +11,18 @@ from transformers import PreTrainedModel
 
 from specdec.checksum import prefix_checksum
 from specdec.engine.stream import Arrival
-from specdec.runner.runner import ModelRunner, Work
-from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import model_pb2, target_pb2
 from target_service.engine import TargetEngine
+from tests.plain_decoding import GREEDY
 from tests.specdec.engine.recording import RecordingConnection
-from tests.specdec.runner.tiny_architectures import plain_logits
+from tests.specdec.runner.recording_runner import RecordingRunner
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 
 CPU = torch.device("cpu")
-GREEDY = SamplingParams(temperature=0.0)
-SAMPLED = SamplingParams(temperature=0.8, seed=7)
 MAX_STEPS = 1000
 
 TargetConnection = RecordingConnection[target_pb2.TargetEvent]
-
-
-class RecordingRunner(ModelRunner):
-    """Notes the rows of every sequence in every pass."""
-
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        super().__init__(model, vocab_size)
-        self.passes: list[list[int]] = []
-        self.problem: Exception | None = None
-
-    def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
-        self.passes.append([len(work.token_ids) for work in batch])
-        if self.problem is not None:
-            raise self.problem
-        return super().forward(batch)
 
 
 class Target:
@@ -198,12 +180,3 @@ def generate(client: Client, drafting: Drafting = no_drafts) -> list[int]:
     while len(client.token_ids) < client.max_length:
         client.verify(*drafting(client))
     return client.token_ids
-
-
-def plain_text(model: PreTrainedModel, prompt: Sequence[int], params: SamplingParams, length: int) -> list[int]:
-    """What the target alone writes: transformers' own attention, no cache, one token at a time."""
-    chooser = TokenChooser(params, len(prompt), CPU)
-    token_ids = list(prompt)
-    while len(token_ids) < length:
-        token_ids.append(chooser.choose(plain_logits(model, token_ids)[-1, :TINY_VOCAB_SIZE], token_ids))
-    return token_ids

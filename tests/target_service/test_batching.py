@@ -12,7 +12,8 @@ import torch
 from specdec.runner.runner import Work
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import target_pb2
-from tests.target_service.driving import GREEDY, SAMPLED, Client, Target, TargetConnection, generate
+from tests.plain_decoding import GREEDY, SAMPLED
+from tests.target_service.driving import Client, Target, TargetConnection, generate
 
 LENGTH = 24
 PROMPTS = [[5, 9, 200], [7], [11, 12, 13, 14, 15, 16], [300, 2]]

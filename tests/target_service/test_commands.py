@@ -11,7 +11,8 @@ import pytest
 from specdec.checksum import prefix_checksum
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, sampling_pb2, target_pb2
-from tests.target_service.driving import GREEDY, SAMPLED, Client, Target, TargetConnection, generate
+from tests.plain_decoding import GREEDY, SAMPLED
+from tests.target_service.driving import Client, Target, TargetConnection, generate
 
 PROMPT = (5, 9, 200)
 LENGTH = 20

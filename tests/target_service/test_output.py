@@ -12,8 +12,9 @@ import torch
 from specdec.runner.runner import Work
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import target_pb2
+from tests.plain_decoding import GREEDY, SAMPLED, plain_text
 from tests.specdec.runner.tiny_architectures import plain_logits
-from tests.target_service.driving import GREEDY, SAMPLED, Client, Drafting, Drafts, Target, generate, plain_text
+from tests.target_service.driving import Client, Drafting, Drafts, Target, generate
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 
 PROMPT = (5, 9, 200)

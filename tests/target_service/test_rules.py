@@ -8,8 +8,9 @@ import torch
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, sampling_pb2
 from target_service.logprobs import token_logprobs
+from tests.plain_decoding import plain_text
 from tests.specdec.runner.tiny_architectures import plain_logits
-from tests.target_service.driving import Client, Drafting, Drafts, Target, generate, plain_text
+from tests.target_service.driving import Client, Drafting, Drafts, Target, generate
 from tests.tiny_models import tiny_llama
 
 LENGTH = 40

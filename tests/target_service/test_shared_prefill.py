@@ -7,7 +7,8 @@ import pytest
 from specdec.checksum import prefix_checksum
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import target_pb2
-from tests.target_service.driving import GREEDY, Client, Target, TargetConnection, generate
+from tests.plain_decoding import GREEDY
+from tests.target_service.driving import Client, Target, TargetConnection, generate
 
 PROMPT = list(range(2, 42))
 LENGTH = 60
