@@ -171,15 +171,16 @@ def rotated(items: tuple[Item, ...], first: int) -> Iterator[Item]:
         yield items[(first + offset) % len(items)]
 
 
-def report(settings: SpeedupSettings, results: list[PromptResult]) -> dict[str, object]:
+def report(settings: SpeedupSettings, results: list[PromptResult]) -> dict[str, Any]:
     """The result as JSON values."""
+    greedy = settings.temperature == 0
     return {
         "benchmark": "speedup",
         "settings": asdict(settings),
         "assisted": settings.assisted,
         "machine": machine_facts(),
-        "categories": summarize_categories(results),
-        "overall": summarize(results),
+        "categories": summarize_categories(results, greedy=greedy),
+        "overall": summarize(results, greedy=greedy),
     }
 
 
@@ -242,7 +243,7 @@ def main(
     results = _run(measure_all(settings, taken, Console(stderr=True)))
     result = report(settings, results)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(summary_table(summarize_categories(results), summarize(results)))
+    console.print(summary_table(result["categories"], result["overall"]))
     console.print(f"{num_threads} thread(s) in every process that runs a model; {len(taken)} prompts")
     if settings.assisted is not None:
         console.print(f"assisted: {settings.assisted}")

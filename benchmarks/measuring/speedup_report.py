@@ -29,8 +29,11 @@ class PromptResult:
     """None if nothing assists, with K = 0."""
 
 
-def summarize(results: Sequence[PromptResult]) -> Summary:
-    """Sums over prompts, and ratios of sums: long generations weigh more than short ones."""
+def summarize(results: Sequence[PromptResult], *, greedy: bool) -> Summary:
+    """Sums over prompts, and ratios of sums: long generations weigh more than short ones.
+
+    `greedy`: temperature 0, where transformers should generate the same tokens; above, its noise is another.
+    """
     stats = [result.speculative.stats for result in results]
     num_rounds = sum(entry.num_rounds for entry in stats)
     num_draft_tokens = sum(entry.num_draft_tokens for entry in stats)
@@ -48,16 +51,18 @@ def summarize(results: Sequence[PromptResult]) -> Summary:
         "speedup_over_assisted": _ratio(rate, _tokens_per_second(result.assisted for result in results)),
         "round_overhead_seconds_p50": statistics.median(overheads) if overheads else None,
         "num_same_tokens_as_k0": _num_same(results, [result.k0 for result in results]),
-        "num_same_tokens_as_transformers": _num_same(results, [result.transformers for result in results]),
+        "num_same_tokens_as_transformers": (
+            _num_same(results, [result.transformers for result in results]) if greedy else None
+        ),
     }
 
 
-def summarize_categories(results: Sequence[PromptResult]) -> dict[str, Summary]:
+def summarize_categories(results: Sequence[PromptResult], *, greedy: bool) -> dict[str, Summary]:
     """One summary for each category, in order of appearance."""
     categories: dict[str, list[PromptResult]] = {}
     for result in results:
         categories.setdefault(result.category, []).append(result)
-    return {category: summarize(members) for category, members in categories.items()}
+    return {category: summarize(members, greedy=greedy) for category, members in categories.items()}
 
 
 def summary_table(categories: Mapping[str, Summary], overall: Summary) -> Table:

@@ -34,7 +34,7 @@ RESULTS = [
 
 
 def test_rates_are_sums_over_sums_and_leave_the_first_tokens_out() -> None:
-    summary = summarize(RESULTS)
+    summary = summarize(RESULTS, greedy=True)
     assert summary["num_prompts"] == 3
     assert summary["num_generated_tokens"] == 143
     assert summary["mean_acceptance_length"] == pytest.approx(1 + 58 / 82)
@@ -50,31 +50,32 @@ def test_rates_are_sums_over_sums_and_leave_the_first_tokens_out() -> None:
 
 def test_other_tokens_are_counted() -> None:
     other = PromptResult("a", RESULTS[0].speculative, measured(11, 1, token=9), measured(10, 1), None)
-    summary = summarize([other])
+    summary = summarize([other], greedy=True)
     assert (summary["num_same_tokens_as_k0"], summary["num_same_tokens_as_transformers"]) == (0, 0)
 
 
 def test_what_does_not_apply_is_none() -> None:
     plain = ServedGeneration(measured(5, 1.0), generation_pb2.RoundStats(num_rounds=4), ())
-    summary = summarize([PromptResult("a", plain, None, measured(5, 2.0), None)])
+    summary = summarize([PromptResult("a", plain, None, measured(5, 2.0), None)], greedy=False)
     assert summary["speedup_over_transformers"] == pytest.approx(2)
     for name in ("acceptance_rate", "speedup_over_k0", "speedup_over_assisted", "round_overhead_seconds_p50"):
         assert summary[name] is None
     assert summary["num_same_tokens_as_k0"] is None
+    assert summary["num_same_tokens_as_transformers"] is None
 
 
 def test_a_generation_of_one_token_has_no_rate() -> None:
     one = ServedGeneration(measured(1, 0.0), generation_pb2.RoundStats(), ())
-    summary = summarize([PromptResult("a", one, measured(1, 0.0), measured(1, 0.0), None)])
+    summary = summarize([PromptResult("a", one, measured(1, 0.0), measured(1, 0.0), None)], greedy=False)
     assert (summary["tokens_per_second"], summary["speedup_over_k0"], summary["mean_acceptance_length"]) == (None,) * 3
 
 
 def test_categories_are_apart_and_the_table_has_them_all() -> None:
-    categories = summarize_categories(RESULTS)
+    categories = summarize_categories(RESULTS, greedy=True)
     assert {name: summary["num_prompts"] for name, summary in categories.items()} == {"a": 2, "b": 1}
     assert categories["b"]["acceptance_rate"] == pytest.approx(0.1)
     console = Console(file=io.StringIO(), width=80)
-    console.print(summary_table(categories, summarize(RESULTS)))
+    console.print(summary_table(categories, summarize(RESULTS, greedy=True)))
     assert isinstance(console.file, io.StringIO)
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["b", "1", "1.11", "10%", "10.0", "2.00", "4.00", "1.50", "2.00"] in rows
