@@ -48,6 +48,8 @@ def whole(output: OutputAssembler, rounds: Sequence[Sequence[int]]) -> Output:
     for token_ids in rounds:
         piece = output.add(token_ids, logprobs_of(token_ids))
         assert [each.token_id for each in piece.logprobs] == piece.token_ids
+        assert len(piece.text_lengths) == len(piece.token_ids)
+        assert sum(piece.text_lengths) == len(piece.text)
         pieces.append(piece)
         if piece.finish is not None:
             break
@@ -153,6 +155,13 @@ def test_ids_and_logprobs_are_cut_with_the_text() -> None:
     piece = assembler(["ab"]).add(ids, logprobs_of(ids))
     assert (piece.text, piece.token_ids, piece.finish) == ("", ids[:2], Finish(STOP, stop_string="ab"))
     assert piece.logprobs == logprobs_of(ids[:2])
+
+
+def test_each_token_is_credited_with_the_text_that_it_makes_certain() -> None:
+    ids = ids_of("aé\nUs!\nx")
+    piece = assembler(["\nUser:", "x"]).add(ids)
+    # The second byte completes "é"; "!" rules out a stop string; "x" is one, and releases the line break before it.
+    assert (piece.text, piece.text_lengths) == ("aé\nUs!\n", [1, 0, 1, 0, 0, 0, 4, 0, 1])
 
 
 def test_without_logprobs_there_are_none() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -115,6 +115,7 @@ LOSSLESS = {kind.__name__: PromptTokenizer(files_of(kind(), "", {})) for kind in
 
 @pytest.mark.parametrize("kind", LOSSLESS)
 @settings(max_examples=50)
+@example(text="▁▁▁▁")
 @given(text=st.text() | st.text(alphabet="ab ▁🔥é\n"))
 def test_no_token_stands_for_more_bytes_than_the_longest(kind: str, text: str) -> None:
     tokenizer = LOSSLESS[kind]
