@@ -117,7 +117,7 @@ class Writer:
             seed,
             list(opening),
             len(opening) if is_plain else None,
-            self._answer_end(len(opening)) if is_plain else len(opening) + _MAX_TURN_TOKENS,
+            self._answer_end(len(opening)) if is_plain else min(len(opening) + _MAX_TURN_TOKENS, self._max_length // 2),
         )
         if len(opening) > 1:
             if not self._opening_cache.length:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from draft_service.training.run import train_draft
 from draft_service.training.workplace import exclusive
 from specdec.models.errors import ModelError
-from tests.draft_service.training.conftest import Trained
+from tests.draft_service.conftest import Trained
 from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, tiny_settings
 
 MARGIN = 0.08
