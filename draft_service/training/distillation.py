@@ -12,9 +12,15 @@ from transformers import PreTrainedModel
 from draft_service.training.batches import Batch
 
 
-def student_logits(student: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Logits of the draft vocabulary at the laws of a batch; (laws, draft_vocab_size), float32."""
-    with torch.autocast(batch.token_ids.device.type, torch.bfloat16, enabled=batch.token_ids.is_cuda):
+def student_logits(student: PreTrainedModel, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
+    """Logits of the draft vocabulary at the laws of a batch; (laws, draft_vocab_size), float32.
+
+    Args:
+        student: in float32.
+        batch: of at least one text.
+        dtype: arithmetic of its layers, float32 or bfloat16.
+    """
+    with torch.autocast(batch.token_ids.device.type, dtype, enabled=dtype != torch.float32):
         output: Any = student(input_ids=batch.token_ids, use_cache=False)
     logits: torch.Tensor = output.logits.flatten(0, 1)[batch.rows].float()
     return logits
@@ -50,14 +56,14 @@ class Closeness:
 
 
 @torch.no_grad()
-def measure(student: PreTrainedModel, batches: Iterable[Batch]) -> Closeness:
-    """Measure a student on at least one batch."""
+def measure(student: PreTrainedModel, batches: Iterable[Batch], dtype: torch.dtype) -> Closeness:
+    """Measure a student on at least one batch; `dtype` as for `student_logits`."""
     was_training = student.training
     student.train(mode=False)
     agreeing = overlap = loss = 0.0
     num_laws = 0
     for batch in batches:
-        logits = student_logits(student, batch)
+        logits = student_logits(student, batch, dtype)
         known = batch.draft_ids >= 0
         draft_probs = torch.softmax(logits, -1).gather(1, batch.draft_ids.clamp(min=0)) * known
         agreeing += float((logits.argmax(-1) == batch.draft_ids[:, 0]).sum())

@@ -132,6 +132,7 @@ class TrainingRun:
             if self._wants_text:
                 num_tokens = self._corpus.write_shard()
                 self._report(f"wrote {num_tokens:,}")
+                _logger.info("%.0f s: %d tokens written", self._seconds, self._corpus.num_tokens)
                 continue
             trainer = self._ready_trainer()
             if self._share_done >= 1.0:
@@ -223,6 +224,7 @@ class TrainingRun:
                 make_student(model, self._origin.layers, draft_vocab),
                 draft_vocab,
                 self._batch_maker,
+                dtype=model.dtype,
                 learning_rate=settings.learning_rate,
                 seed=settings.seed,
                 directory=self._work,
@@ -246,7 +248,7 @@ class TrainingRun:
 
     def _measure(self, trainer: Trainer) -> None:
         batches = self._batch_maker.batches(self._corpus.held_out[:_NUM_MEASURED])
-        closeness = measure(trainer.student, batches)
+        closeness = measure(trainer.student, batches, self._target.model.dtype)
         trainer.note(closeness)
         _logger.info(
             "%.0f s: %d tokens written, %d visited; on held-out text: agreement %.4f, overlap %.4f, loss %.4f",

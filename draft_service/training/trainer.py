@@ -51,6 +51,7 @@ class Trainer:
         student: in training mode.
         draft_vocab: (draft_vocab_size,), int64.
         batch_maker: of the same draft vocabulary.
+        dtype: arithmetic of the layers, float32 or bfloat16.
         learning_rate: the highest.
         seed: of the run.
         directory: of checkpoints.
@@ -62,6 +63,7 @@ class Trainer:
         draft_vocab: torch.Tensor,
         batch_maker: BatchMaker,
         *,
+        dtype: torch.dtype,
         learning_rate: float,
         seed: int,
         directory: Path,
@@ -70,6 +72,7 @@ class Trainer:
         self.draft_vocab = draft_vocab
         self.progress = Progress()
         self._batch_maker = batch_maker
+        self._dtype = dtype
         self._learning_rate = learning_rate
         self._seed = seed
         self._directory = directory
@@ -94,7 +97,7 @@ class Trainer:
             rate = self._learning_rate * self._rate_factor(share_done)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
-            loss = distillation_loss(student_logits(self.student, batch), batch)
+            loss = distillation_loss(student_logits(self.student, batch, self._dtype), batch)
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), _GRADIENT_NORM)

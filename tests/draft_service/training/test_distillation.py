@@ -28,7 +28,7 @@ def exact_batch(top: int = TINY_VOCAB_SIZE) -> Batch:
 def test_the_loss_is_least_where_the_laws_are_equal() -> None:
     batch = exact_batch()
     student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
-    logits = student_logits(student, batch).detach().requires_grad_()
+    logits = student_logits(student, batch, torch.float32).detach().requires_grad_()
     loss = distillation_loss(logits, batch)
     entropy = -(batch.logprobs.exp() * batch.logprobs).sum(-1).mean()
     assert math.isclose(float(loss.detach()), float(entropy), rel_tol=1e-5)
@@ -54,7 +54,7 @@ def test_the_gradient_is_that_of_the_divergence_within_the_draft_vocabulary() ->
 
 def test_the_target_itself_is_as_near_as_can_be() -> None:
     student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
-    closeness = measure(student, [exact_batch(), exact_batch()])
+    closeness = measure(student, [exact_batch(), exact_batch()], torch.float32)
     assert closeness.agreement == 1.0
     assert math.isclose(closeness.overlap, 1.0, rel_tol=1e-5)
     assert closeness.num_laws == 10
@@ -64,9 +64,9 @@ def test_the_target_itself_is_as_near_as_can_be() -> None:
 def test_measures_against_the_formulas() -> None:
     batch = exact_batch(top=40)
     student = make_student(TARGET, (0,), torch.arange(TINY_VOCAB_SIZE))
-    closeness = measure(student, [batch])
+    closeness = measure(student, [batch], torch.float32)
     with torch.no_grad():
-        draft_probs = torch.softmax(student_logits(student, batch), -1)
+        draft_probs = torch.softmax(student_logits(student, batch, torch.float32), -1)
     agreeing = [int(draft_probs[row].argmax()) == int(batch.draft_ids[row, 0]) for row in range(5)]
     overlaps = [
         sum(
@@ -84,5 +84,20 @@ def test_a_token_outside_the_draft_vocabulary_never_agrees() -> None:
     batch = exact_batch()
     batch = replace(batch, draft_ids=torch.full_like(batch.draft_ids, -1))
     student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
-    closeness = measure(student, [batch])
+    closeness = measure(student, [batch], torch.float32)
     assert closeness.agreement == closeness.overlap == closeness.loss == 0.0
+
+
+def test_bfloat16_is_near_float32() -> None:
+    batch = exact_batch()
+    student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
+    exact, near = (student_logits(student, batch, dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert near.dtype == torch.float32
+    assert not torch.equal(exact, near)
+    assert float((exact - near).detach().abs().mean()) < 0.02 * float(exact.detach().std())
+    distillation_loss(near, batch).backward()  # type: ignore[no-untyped-call]
+    assert all(
+        each.grad is not None and each.grad.dtype == torch.float32
+        for each in student.parameters()
+        if each.requires_grad
+    )

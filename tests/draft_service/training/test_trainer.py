@@ -23,7 +23,7 @@ def trainer_in(directory: Path, *, seed: int = 0) -> Trainer:
     draft_vocab = torch.arange(0, TINY_VOCAB_SIZE, 2)
     maker = BatchMaker(draft_vocab, TINY_VOCAB_SIZE, torch.device("cpu"), batch_tokens=64)
     student = make_student(tiny_llama(), (0,), draft_vocab)
-    return Trainer(student, draft_vocab, maker, learning_rate=1e-2, seed=seed, directory=directory)
+    return Trainer(student, draft_vocab, maker, dtype=torch.float32, learning_rate=1e-2, seed=seed, directory=directory)
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:
