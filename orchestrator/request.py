@@ -24,8 +24,6 @@ ALWAYS_TOKENIZED_BYTES = 1 << 18
 class ResolvedRequest:
     """What the decode loop works from; nothing is left to guess."""
 
-    operation: str
-    """`chat` or `text_completion`, as in the GenAI semantic conventions."""
     prompt_ids: list[int]
     sampling: SamplingParams
     """Full values: the seed is drawn and `stop_token_ids` is the whole set that ends this request."""
@@ -77,7 +75,6 @@ def resolve_request(
         raise InvalidArgumentError(f"num_completions is {num_completions}; it must be 1 to {MAX_COMPLETIONS}")
     prompt_ids = _prompt_ids(request, model_info, tokenizer)
     return ResolvedRequest(
-        operation="chat" if request.HasField("chat") else "text_completion",
         prompt_ids=prompt_ids,
         sampling=sampling,
         max_new_tokens=min(max_new_tokens, model_info.max_context_length - len(prompt_ids)),

@@ -34,14 +34,16 @@ class StopStringScanner:
         """Take the next piece; nothing may follow once a stop string is complete."""
         if not self._searches:
             return StopScan(text, None)
-        for position, character in enumerate(text, start=1):
-            for search in self._searches:
+        # Most text begins no stop string; to see that takes no loop over its characters.
+        searches = [search for search in self._searches if search.num_matched or search.stop_string[0] in text]
+        for position, character in enumerate(text if searches else "", start=1):
+            for search in searches:
                 if search.advance(character):
                     shown = (self._held + text[:position])[: -len(search.stop_string)]
                     self._held = ""
                     return StopScan(shown, search.stop_string)
         text = self._held + text
-        num_shown = len(text) - max(search.num_matched for search in self._searches)
+        num_shown = len(text) - max((search.num_matched for search in searches), default=0)
         self._held = text[num_shown:]
         return StopScan(text[:num_shown], None)
 

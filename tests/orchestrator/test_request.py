@@ -42,7 +42,6 @@ def test_every_default_is_resolved() -> None:
     assert resolved.sampling == SamplingParams(seed=resolved.sampling.seed, stop_token_ids=(EOS_TOKEN_ID, 7))
     assert resolved.sampling.temperature == 1.0
     assert resolved == ResolvedRequest(
-        operation="text_completion",
         prompt_ids=TOKENIZER.encode_text("hi"),
         sampling=resolved.sampling,
         max_new_tokens=11,
@@ -122,10 +121,8 @@ def test_the_set_of_stop_tokens(fields: dict[str, Any], expected: tuple[int, ...
 
 def test_kinds_of_input() -> None:
     assert resolve(ids(5, 6, 5)).prompt_ids == [5, 6, 5]
-    assert resolve(ids(5)).operation == "text_completion"
     asked = chat(("system", "s"), ("user", ""))
     assert resolve(asked).prompt_ids == TOKENIZER.backend.encode("system: s\nuser: \nassistant:").ids
-    assert resolve(asked).operation == "chat"
 
 
 def test_token_ids_are_used_as_they_are() -> None:

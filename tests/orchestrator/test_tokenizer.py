@@ -6,7 +6,8 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.models import Model
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.detokenizer import IncrementalDetokenizer
@@ -108,6 +109,21 @@ def test_without_a_template_conversations_are_refused_and_texts_are_not() -> Non
     assert tokenizer.encode_text("a")
     with pytest.raises(InvalidArgumentError, match="no chat template"):
         tokenizer.encode_chat(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "model", [models.WordLevel({"a": 0}), models.Unigram([("a", 0.0)]), models.WordPiece({"a": 0})]
+)
+def test_text_that_the_tokenizer_has_no_token_for_is_refused_without_quoting_it(model: Model) -> None:
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PromptTokenizer(files_of(backend, CHAT_TEMPLATE, {}))
+    assert tokenizer.encode_text("a a") == [0, 0]
+    with pytest.raises(InvalidArgumentError, match="no token for some characters of the prompt") as refused:
+        tokenizer.encode_text("a xyzzy")
+    assert "xyzzy" not in str(refused.value)
+    with pytest.raises(InvalidArgumentError, match="no token for some characters of the prompt"):
+        tokenizer.encode_chat([{"role": "a", "content": "xyzzy"}])
 
 
 LOSSLESS = {kind.__name__: PromptTokenizer(files_of(kind(), "", {})) for kind in (byte_level, *BYTE_FALLBACK)}
