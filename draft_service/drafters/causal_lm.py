@@ -93,9 +93,8 @@ class CausalLMDrafter:
         steps = []
         for draft in drafts:
             step = _PendingStep(draft, self._states[id(draft.sequence)])
-            # The token after the context's end cannot be drafted; a prefill that is there already needs no pass.
-            is_full = draft.base_length + len(draft.token_ids) > self.info.max_context_length
-            if is_full or (draft.num_wanted == 0 and step.num_uncached_tokens == 0):
+            # No more tokens can be run than the context holds.
+            if draft.base_length + len(draft.token_ids) > self.info.max_context_length:
                 draft.is_done = True
             else:
                 steps.append(step)

@@ -87,6 +87,32 @@ def test_an_outcome_in_the_middle_of_the_prefill_goes_on_with_it() -> None:
     assert list(proposal.token_ids) == fresh_proposal(client, 2)
 
 
+def test_a_prefill_stays_behind_running_sequences_when_an_outcome_replaces_it() -> None:
+    engine = ModelEngine(max_batch_rows=10)
+    running, client = Client(engine, PROMPT, SAMPLED), Client(engine, list(range(2, 27)), SAMPLED)
+    running.open(3)
+    engine.runner.passes.clear()
+    engine.tell(client.connection, client.open_command(0))
+    assert engine.engine.step()
+    engine.tell(client.connection, client.commit_command(0, 17, 1))
+    engine.tell(running.connection, running.commit_command(3, 17, 2))
+    engine.work()
+    assert engine.runner.passes == [[10], [2, 8], [1, 8]]
+
+
+def test_a_sequence_that_is_prefilled_no_longer_stands_behind() -> None:
+    engine = ModelEngine(max_batch_rows=2)
+    running, client = Client(engine, (7,), SAMPLED), Client(engine, (8,), SAMPLED)
+    running.open(1)
+    engine.tell(client.connection, client.open_command(3))
+    assert engine.engine.step()
+    engine.runner.passes.clear()
+    engine.tell(running.connection, running.commit_command(1, 17, 1))
+    engine.work()
+    # The second token of the new sequence comes before the two rows of the one that asked later.
+    assert engine.runner.passes == [[1, 1], [1, 1]]
+
+
 def test_drafting_is_batched_and_each_is_answered_when_it_is_ready(engine: ModelEngine) -> None:
     clients = [Client(engine, prompt, SAMPLED) for prompt in (PROMPT, (7,), (3, 3, 3, 3))]
     for client, num_draft_tokens in zip(clients, (1, 3, 2), strict=True):
@@ -267,6 +293,16 @@ def test_a_pass_that_fails_fails_its_sequences_and_no_others(
     assert len(engine.drafter._states) == 1
     assert list(idle.commit(0, 17, 2).token_ids) == fresh_proposal(idle, 2)
     assert list(drafting.open(2).token_ids) == fresh_proposal(drafting, 2)
+
+
+def test_failures_far_apart_are_forgiven(engine: ModelEngine, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(engine, PROMPT, GREEDY)
+    for _ in range(5):
+        engine.runner.problem = RuntimeError("hiccup")
+        assert client.refused(client.open_command(2))[0] == INTERNAL
+        engine.runner.problem = None
+        client.open(2)
+    assert caplog.text.count("a forward pass failed") == 5
 
 
 def test_an_engine_whose_passes_keep_failing_gives_up(engine: ModelEngine, caplog: pytest.LogCaptureFixture) -> None:
