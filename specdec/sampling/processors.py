@@ -100,9 +100,9 @@ class LogitsRules:
             )
         rules: list[LogitsProcessor] = []
         if params.logit_bias:
-            rules.append(
-                SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in params.logit_bias.items()])
-            )
+            biases = {(token_id,): float(bias) for token_id, bias in params.logit_bias.items()}
+            # As a dict: given a list, transformers 5.17 refuses token 0.
+            rules.append(SequenceBiasLogitsProcessor(biases))  # type: ignore[arg-type]
         if params.allowed_token_ids:
             rules.append(AllowedTokensLogitsProcessor(params.allowed_token_ids))
         if params.banned_token_ids:
