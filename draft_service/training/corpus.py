@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from draft_service.training.own_samples import is_own, own_index
 from draft_service.training.samples import Sample, SampleStore
 from draft_service.training.writer import Writer
 
@@ -28,8 +30,12 @@ class Corpus:
         self._known = {sample.index for sample in self._samples}
         self._writer = writer
         self._texts: Iterator[Sample] | None = None
-        self.num_tokens = sum(len(sample.law_positions) for sample in self._samples)
+        self.num_tokens = 0
         """Tokens that the target wrote."""
+        self.num_own_tokens = 0
+        """Tokens that the student wrote."""
+        for sample in self._samples:
+            self._count(sample)
 
     @property
     def seconds(self) -> float:
@@ -66,7 +72,32 @@ class Corpus:
             sample = next(self._texts)
             new.append(sample)
             num_tokens += len(sample.law_positions)
-        self._store.append(new, time.monotonic() - started)
-        self._samples.extend(new)
-        self.num_tokens += num_tokens
+        self.add(new, time.monotonic() - started)
         return num_tokens
+
+    def unanswered(self, count: int) -> list[Sample]:
+        """At most that many texts to train on whose prompts the student has not answered."""
+        found = (sample for sample in self.learnable if not is_own(sample) and own_index(sample) not in self._known)
+        return list(itertools.islice(found, count))
+
+    def add(self, samples: Sequence[Sample], seconds: float) -> None:
+        """Put texts on disk and take them over.
+
+        Args:
+            samples: at least one.
+            seconds: that writing them took.
+
+        Raises:
+            ModelError: there is no room for them.
+        """
+        self._store.append(samples, seconds)
+        self._samples.extend(samples)
+        self._known.update(sample.index for sample in samples)
+        for sample in samples:
+            self._count(sample)
+
+    def _count(self, sample: Sample) -> None:
+        if is_own(sample):
+            self.num_own_tokens += len(sample.law_positions)
+        else:
+            self.num_tokens += len(sample.law_positions)

@@ -58,8 +58,6 @@ class Closeness:
 @torch.no_grad()
 def measure(student: PreTrainedModel, batches: Iterable[Batch], dtype: torch.dtype) -> Closeness:
     """Measure a student on at least one batch; `dtype` as for `student_logits`."""
-    was_training = student.training
-    student.train(mode=False)
     agreeing = overlap = loss = 0.0
     num_laws = 0
     for batch in batches:
@@ -70,5 +68,4 @@ def measure(student: PreTrainedModel, batches: Iterable[Batch], dtype: torch.dty
         overlap += float(torch.minimum(draft_probs, batch.logprobs.exp()).sum())
         loss += float(distillation_loss(logits, batch)) * batch.num_laws
         num_laws += batch.num_laws
-    student.train(was_training)
     return Closeness(agreeing / num_laws, overlap / num_laws, loss / num_laws, num_laws)

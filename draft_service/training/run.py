@@ -16,11 +16,12 @@ from draft_service.training.batches import BatchMaker
 from draft_service.training.conversation import Conversation
 from draft_service.training.corpus import Corpus
 from draft_service.training.distillation import measure
+from draft_service.training.own_samples import write_own_samples
 from draft_service.training.progress import Tell, progress_bar
 from draft_service.training.prompts import Prompt, read_prompts
 from draft_service.training.publication import publish
 from draft_service.training.report import HELD_OUT
-from draft_service.training.samples import NUM_TOP, SampleStore
+from draft_service.training.samples import NUM_TOP, Sample, SampleStore
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.storage import write_whole
 from draft_service.training.student import choose_layers, make_student
@@ -41,6 +42,9 @@ _VISITS_PER_TOKEN = 4
 """Times that training goes over the text before more is written; so many visits cost about as much as writing it."""
 _WRITING_SHARE = 0.75
 """Of the run; what is written later would hardly be learnt."""
+_OWN_FROM = 0.5
+"""Share of the run after which the student writes, if it is to."""
+_OWN_AT_ONCE = 64
 _CHECKPOINT_SECONDS = 180.0
 _NUM_MEASURED = 64
 _NUM_HELD_OUT_PROMPTS = 24
@@ -137,6 +141,9 @@ class TrainingRun:
             trainer = self._ready_trainer()
             if self._share_done >= 1.0:
                 return
+            if self._wants_own_text and (unanswered := self._corpus.unanswered(_OWN_AT_ONCE)):
+                self._write_own(trainer, unanswered)
+                continue
             started = time.monotonic()
             loss = trainer.train_block(self._corpus.learnable, self._share_done)
             trainer.progress.seconds += time.monotonic() - started
@@ -177,6 +184,7 @@ class TrainingRun:
                 "draft_vocab_size": len(trainer.draft_vocab),
                 "vocab_mass": round(float(mass[trainer.draft_vocab].sum() / mass.sum()), 5),
                 "tokens_written": self._corpus.num_tokens,
+                "own_tokens": self._corpus.num_own_tokens,
                 "tokens_visited": progress.visited_tokens,
                 "num_prompts": self._num_prompts,
                 "hours": round(self._seconds / 3600, 4),
@@ -211,6 +219,27 @@ class TrainingRun:
             return False
         visited = self._trainer.progress.visited_tokens if self._trainer else 0
         return corpus.num_tokens < max(_FIRST_TOKENS, visited / _VISITS_PER_TOKEN)
+
+    @property
+    def _wants_own_text(self) -> bool:
+        corpus = self._corpus
+        return self._share_done >= _OWN_FROM and corpus.num_own_tokens < self._settings.own_samples * corpus.num_tokens
+
+    def _write_own(self, trainer: Trainer, prompts: Sequence[Sample]) -> None:
+        settings, info = self._settings, self._target.info
+        started = time.monotonic()
+        own = write_own_samples(
+            trainer.student,
+            trainer.draft_vocab,
+            ModelRunner(self._target.model, info.vocab_size),
+            prompts,
+            stop_token_ids=info.stop_token_ids,
+            max_answer_tokens=settings.max_answer_tokens,
+            max_length=info.max_context_length,
+            seed=settings.seed,
+        )
+        self._corpus.add(own, time.monotonic() - started)
+        self._report(f"the draft wrote {len(own)} answers")
 
     def _ready_trainer(self) -> Trainer:
         """The trainer, made once there is text: new, or from the last checkpoint."""

@@ -47,5 +47,12 @@ class TrainingSettings(BaseSettings):
     )
     num_sequences: int = Field(128, ge=1, description="Texts that the target writes at the same time.")
     max_answer_tokens: int = Field(256, ge=8, description="Longest answer that the target writes.")
+    own_samples: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="From half of the run on, let the draft write this much text itself, relative to what the target "
+        "wrote, and learn the target's law there (DistillSpec). More text of the target does as much: docs/drafts.md.",
+    )
     batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
     learning_rate: float = Field(5e-4, gt=0, description="Highest learning rate.")

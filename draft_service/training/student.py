@@ -71,7 +71,8 @@ def make_student(target: PreTrainedModel, layers: Sequence[int], draft_vocab: to
         )
     restrict_head(student, draft_vocab)
     student.get_input_embeddings().requires_grad_(requires_grad=False)
-    student.train()
+    # Never in training mode: dropout would only blur the target's laws.
+    student.train(mode=False)
     made: PreTrainedModel = student
     return made
 

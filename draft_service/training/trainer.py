@@ -48,7 +48,7 @@ class Trainer:
     """Trains one student.
 
     Args:
-        student: in training mode.
+        student: from `make_student`.
         draft_vocab: (draft_vocab_size,), int64.
         batch_maker: of the same draft vocabulary.
         dtype: arithmetic of the layers, float32 or bfloat16.

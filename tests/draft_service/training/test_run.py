@@ -183,6 +183,18 @@ def test_prompts_are_answered(tmp_path: Path) -> None:
     assert {entry["category"] for entry in report["acceptance"]} == {"c0", "c1", "held-out", "overall"}
 
 
+def test_the_draft_writes_from_half_of_the_run_on(tmp_path: Path) -> None:
+    settings = tiny_settings(
+        save_target(tmp_path / "target"), tmp_path / "out", tokens=2_000, visits=40_000, own_samples=0.2
+    )
+    train_draft(settings)
+    training = json.loads((settings.out / "report.json").read_text())["training"]
+    assert 0.2 * training["tokens_written"] <= training["own_tokens"] <= 0.2 * training["tokens_written"] + 64 * 48
+    # A later process counts them as it found them.
+    train_draft(settings)
+    assert json.loads((settings.out / "report.json").read_text())["training"] == training
+
+
 def test_the_command(tmp_path: Path) -> None:
     """As a user calls it, with a target that is not there, then with one that is."""
     base = [sys.executable, "-m", "specdec.cli.main", "train-draft", f"--out={tmp_path / 'out'}", "--device=cpu"]

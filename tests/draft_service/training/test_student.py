@@ -21,7 +21,7 @@ DRAFT_VOCAB = torch.arange(0, VOCAB_SIZE, 3)
 def test_all_layers_make_the_target_again(name: str) -> None:
     """On the draft vocabulary; so every tensor has found its place, and every value of the config."""
     target = tiny_model(name)
-    student = make_student(target, (0, 1), DRAFT_VOCAB).train(mode=False)
+    student = make_student(target, (0, 1), DRAFT_VOCAB)
     with torch.no_grad():
         logits = student(input_ids=torch.tensor([TEXT]), use_cache=False).logits[0]
     expected = plain_logits(target, TEXT)[:, DRAFT_VOCAB]
