@@ -52,7 +52,7 @@ async def test_closing_wakes_the_one_who_waits_and_ends_delivery(how: str) -> No
     await asyncio.sleep(0)
     getattr(connection, how)()
     assert await waiting == []
-    connection.send([1])
+    connection.send([1] * 101)
     await asyncio.sleep(0)
     assert await soon(connection) == []
     assert not connection.is_overrun

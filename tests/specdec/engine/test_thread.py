@@ -128,6 +128,17 @@ def test_stopping_lets_the_step_in_progress_finish_and_no_other_begin(
     assert engine.num_steps == 1
 
 
+def test_an_idle_thread_is_stopped_without_delay(engine: CountingEngine, thread: EngineThread[int]) -> None:
+    thread.start()
+    thread.submit(1)
+    wait_until(lambda: engine.num_steps == 1)
+    began = time.monotonic()
+    assert thread.stop(SECONDS)
+    assert time.monotonic() - began < 0.5
+    assert thread.failure is None
+    assert engine.handled == [[1]]
+
+
 def test_a_thread_that_never_ran_can_be_stopped(thread: EngineThread[int]) -> None:
     assert thread.stop(SECONDS)
 

@@ -94,6 +94,15 @@ def test_shortcut_equals_the_full_computation_over_many_keys() -> None:
         assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
 
 
+def test_scores_closer_than_float32_can_tell_are_decided_exactly() -> None:
+    for position in range(200):
+        key = noise_key(2, position, Stream.TARGET)
+        noise = gumbel(key, torch.arange(2))
+        logits = torch.tensor([0.0, float(noise[0] - noise[1])])
+        assert abs(float(logits[1] + noise[1] - noise[0])) < 1e-6
+        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+
+
 def test_the_least_likely_winner_is_found() -> None:
     # Search for a token with noise far out, and put its logit so low that only that noise makes it win.
     key = noise_key(0, 0, Stream.TARGET)
