@@ -63,7 +63,7 @@ def test_a_command_wakes_the_engine_and_it_steps_until_nothing_is_left(
     began = time.monotonic()
     thread.submit(3)
     wait_until(lambda: engine.num_steps == 3)
-    assert time.monotonic() - began < 0.5, "a command must not wait for the idle timeout"
+    assert time.monotonic() - began < 0.9, "a command must not wait for the idle timeout"
     thread.submit(2)
     wait_until(lambda: engine.num_steps == 5)
     assert engine.handled == [[3], [2]]
@@ -134,7 +134,7 @@ def test_an_idle_thread_is_stopped_without_delay(engine: CountingEngine, thread:
     wait_until(lambda: engine.num_steps == 1)
     began = time.monotonic()
     assert thread.stop(SECONDS)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 0.9
     assert thread.failure is None
     assert engine.handled == [[1]]
 

@@ -21,6 +21,7 @@ from specdec.sampling.noise import (
     _rough_gumbel_of_bits,
     below,
     gumbel,
+    gumbel_argmax,
     gumbel_reference,
     mix64,
     noise_key,
@@ -177,3 +178,13 @@ def test_below_depends_on_everything_it_is_given() -> None:
             (seed, position, stream, base_length, 1),
         }
     assert len({below(2**64, *case) for case in cases}) == len(cases) == 300
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_bits_and_the_same_tokens() -> None:
+    token_ids = torch.cat([torch.arange(200_000), torch.tensor(EDGE_TOKENS)])
+    for key in (0, MASK, noise_key(7, 11, Stream.TARGET)):
+        assert torch.equal(gumbel(key, token_ids.cuda()).cpu(), gumbel(key, token_ids))
+        logits = torch.randn(49_152, generator=torch.Generator().manual_seed(key % 1000)) * 3
+        assert gumbel_argmax(logits.cuda(), key) == gumbel_argmax(logits, key)
