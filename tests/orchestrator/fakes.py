@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -24,26 +23,13 @@ from specdec.errors import (
 )
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2, target_pb2, target_pb2_grpc
+from tests.orchestrator.table import NextToken, half_right, table_token
 from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_tokenizer_files
 
 TOKENIZER_FILES = tiny_tokenizer_files()
 TOKENIZER_HASH = tokenizer_hash(TOKENIZER_FILES)
 
-NextToken = Callable[[Sequence[int]], int]
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-def table_token(prefix: Sequence[int]) -> int:
-    """The target's token behind a prefix: looks random, never a special token."""
-    return 2 + prefix_checksum(prefix[-3:], len(prefix)) % (TINY_VOCAB_SIZE - 2)
-
-
-def plain_continuation(prompt: Sequence[int], num_tokens: int, next_token: NextToken = table_token) -> list[int]:
-    """What the target alone would have written."""
-    token_ids = list(prompt)
-    for _ in range(num_tokens):
-        token_ids.append(next_token(token_ids))
-    return token_ids[len(prompt) :]
 
 
 Event = TypeVar("Event", draft_pb2.DraftEvent, target_pb2.TargetEvent)
@@ -345,34 +331,3 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
             if self.tree_width > 1:
                 proposal.parents.append(node - 1 if len(path) > 1 else -1)
         sequence.proposed = list(proposal.token_ids)
-
-
-def half_right(prefix: Sequence[int]) -> int:
-    """The table's token, except now and then."""
-    token = table_token(prefix)
-    return token if prefix_checksum(prefix[-2:]) % 3 else 2 + (token - 1) % (TINY_VOCAB_SIZE - 2)
-
-
-@asynccontextmanager
-async def serving(fake: FakeTarget | FakeDraft, port: int = 0) -> AsyncIterator[int]:
-    """Serve a fake on 127.0.0.1; gives the port. At the end its streams are cut as in a crash."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    if isinstance(fake, FakeTarget):
-        target_pb2_grpc.add_TargetServiceServicer_to_server(fake, server)
-    else:
-        draft_pb2_grpc.add_DraftServiceServicer_to_server(fake, server)
-    bound = server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        yield bound
-    finally:
-        await server.stop(None)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for a condition that is about to hold; fails the test if it does not."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not condition():
-        assert loop.time() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.005)

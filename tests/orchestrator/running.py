@@ -14,7 +14,8 @@ from specdec.serving.channel import open_channel
 from specdec.serving.host import ServiceHost
 from specdec.v1 import generation_pb2, generation_pb2_grpc, sampling_pb2
 from tests.orchestrator.counting import Counting
-from tests.orchestrator.fakes import FakeDraft, FakeTarget, serving, until
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
+from tests.orchestrator.serving import serving, until
 
 PROMPT = [40, 41, 42]
 NOWHERE = "127.0.0.1:1"

@@ -4,8 +4,9 @@ from google.protobuf.json_format import MessageToDict
 
 from specdec.client import GenerationResult
 from specdec.v1 import generation_pb2
-from tests.orchestrator.fakes import FakeDraft, FakeTarget, until
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import Running, request, running
+from tests.orchestrator.serving import until
 
 
 async def collect(run: Running, asked: generation_pb2.GenerateRequest) -> list[GenerationResult]:

@@ -6,15 +6,10 @@ import pytest
 
 from specdec.telemetry import names
 from specdec.v1 import target_pb2
-from tests.orchestrator.fakes import (
-    FakeDraft,
-    FakeTarget,
-    half_right,
-    plain_continuation,
-    table_token,
-    until,
-)
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import PROMPT, request, running
+from tests.orchestrator.serving import until
+from tests.orchestrator.table import half_right, plain_continuation, table_token
 
 EXPECTED = plain_continuation(PROMPT, 24)
 

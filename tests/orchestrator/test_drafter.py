@@ -9,8 +9,10 @@ from orchestrator import drafter
 from specdec.errors import InvalidArgumentError, ResourceExhaustedError
 from specdec.telemetry import names
 from specdec.v1 import draft_pb2, model_pb2, target_pb2
-from tests.orchestrator.fakes import FakeDraft, FakeTarget, plain_continuation, table_token, until
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import NOWHERE, PROMPT, Running, request, running
+from tests.orchestrator.serving import until
+from tests.orchestrator.table import plain_continuation, table_token
 
 EXPECTED = plain_continuation(PROMPT, 24)
 

@@ -10,8 +10,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from specdec.telemetry import names
 from specdec.v1 import generation_pb2, sampling_pb2
-from tests.orchestrator.fakes import FakeDraft, FakeTarget, plain_continuation, until
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import NOWHERE, PROMPT, request, running
+from tests.orchestrator.serving import until
+from tests.orchestrator.table import plain_continuation
 from tests.recorded_spans import recorded_spans
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

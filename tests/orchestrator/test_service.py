@@ -15,14 +15,10 @@ from orchestrator.request import resolve_request
 from specdec.serving.channel import open_channel
 from specdec.telemetry import names
 from specdec.v1 import generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2
-from tests.orchestrator.fakes import (
-    TOKENIZER_FILES,
-    FakeDraft,
-    FakeTarget,
-    plain_continuation,
-    until,
-)
+from tests.orchestrator.fakes import TOKENIZER_FILES, FakeDraft, FakeTarget
 from tests.orchestrator.running import NOWHERE, PROMPT, Running, request, running
+from tests.orchestrator.serving import until
+from tests.orchestrator.table import plain_continuation
 from tests.tiny_models import EOS_TOKEN_ID
 
 EXPECTED = plain_continuation(PROMPT, 24)

@@ -19,8 +19,10 @@ from specdec.errors import (
 from specdec.telemetry import names
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import generation_pb2, target_pb2
-from tests.orchestrator.fakes import FakeDraft, FakeTarget, plain_continuation, serving, table_token, until
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import PROMPT, Running, request, running
+from tests.orchestrator.serving import serving, until
+from tests.orchestrator.table import plain_continuation, table_token
 from tests.tiny_models import tiny_tokenizer_files
 
 EXPECTED = plain_continuation(PROMPT, 24)

@@ -89,7 +89,7 @@ def test_the_level_is_for_the_project_and_libraries_warn(
         own.info("i")
         own.warning("w")
         assert [json.loads(line)["message"] for line in lines_of(capsys)] == shown
-    library = logging.getLogger("transformers.x")
+    library = logging.getLogger("some_library.x")
     library.info("i")
     library.warning("w")
     assert [json.loads(line)["message"] for line in lines_of(capsys)] == (["w"] if "w" in shown else [])

@@ -16,7 +16,9 @@ from specdec.errors import FailedPreconditionError
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2
 from tests.orchestrator.counting import Counting
-from tests.orchestrator.fakes import TOKENIZER_HASH, FakeDraft, FakeTarget, half_right, serving, until
+from tests.orchestrator.fakes import TOKENIZER_HASH, FakeDraft, FakeTarget
+from tests.orchestrator.serving import serving, until
+from tests.orchestrator.table import half_right
 
 PROMPT = [5, 6, 7]
 OPENING = Opening(len(PROMPT), SamplingParams().to_proto(), model_pb2.ACCEPTANCE_RULE_COUPLED, 100)

@@ -20,15 +20,9 @@ from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
 from specdec.v1 import model_pb2, target_pb2
 from tests.orchestrator.counting import Counting
-from tests.orchestrator.fakes import (
-    TOKENIZER_FILES,
-    TOKENIZER_HASH,
-    FakeTarget,
-    plain_continuation,
-    serving,
-    table_token,
-    until,
-)
+from tests.orchestrator.fakes import TOKENIZER_FILES, TOKENIZER_HASH, FakeTarget
+from tests.orchestrator.serving import serving, until
+from tests.orchestrator.table import plain_continuation, table_token
 
 PROMPT = [5, 6, 7]
 OPENING = Opening(len(PROMPT), SamplingParams().to_proto(), model_pb2.ACCEPTANCE_RULE_COUPLED, 100)

@@ -1,0 +1,37 @@
+"""Fakes on a port, and waiting for what they see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import grpc.aio
+
+from specdec.v1 import draft_pb2_grpc, target_pb2_grpc
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
+
+
+@asynccontextmanager
+async def serving(fake: FakeTarget | FakeDraft, port: int = 0) -> AsyncIterator[int]:
+    """Serve a fake on 127.0.0.1; gives the port. At the end its streams are cut as in a crash."""
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    if isinstance(fake, FakeTarget):
+        target_pb2_grpc.add_TargetServiceServicer_to_server(fake, server)
+    else:
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(fake, server)
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield bound
+    finally:
+        await server.stop(None)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for a condition that is about to hold; fails the test if it does not."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not condition():
+        assert loop.time() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
