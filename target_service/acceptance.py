@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from specdec.errors import InvalidArgumentError
 from specdec.sampling.laws import DraftLaw, Draws, TargetLaw
 from specdec.sampling.noise import Stream
 
@@ -100,13 +101,20 @@ def accept_block(
 
     Args: as `accept_rejection`.
     """
-    length = len(draft_tokens)
-    targets = [target_law(index) for index in range(length + 1)]
+    targets: list[TargetLaw] = []
     # reach[i]: how probable the first i draft tokens still are under the target, relative to the draft, at most 1.
     reach = [Fraction(1)]
-    for token, draft, target in zip(draft_tokens, draft_laws, targets, strict=False):
+    for index, (token, draft) in enumerate(zip(draft_tokens, draft_laws, strict=True)):
+        try:
+            target = target_law(index)
+        except InvalidArgumentError:
+            # The rules leave no token behind this prefix. The window ends with it, and only if all of it is accepted
+            # does the request fail: plain decoding would have come here too.
+            break
+        targets.append(target)
         ratio = Fraction(target.weight(token) * draft.total, draft.weights[token] * target.total)
         reach.append(min(reach[-1] * ratio, Fraction(1)))
+    length = len(targets)
     for index in range(length, 0, -1):
         if index == length:
             chance = reach[index]
@@ -119,7 +127,8 @@ def accept_block(
     else:
         index = 0
     if index == length:
-        return Acceptance(list(range(length)), targets[length].sample(draws, base_length + length), is_bonus=True)
+        bonus = target_law(length).sample(draws, base_length + length)
+        return Acceptance(list(range(length)), bonus, is_bonus=True)
     recovered = _sample_residual(targets[index], draft_laws[index], reach[index], draws, base_length + index)
     return Acceptance(list(range(index)), recovered, is_bonus=False)
 
