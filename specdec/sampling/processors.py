@@ -44,7 +44,7 @@ class OutputPenaltyLogitsProcessor(LogitsProcessor):
 class ShortTopPLogitsWarper(TopPLogitsWarper):
     """Top-p without sorting the vocabulary: as a rule the nucleus lies within the most probable few hundred tokens.
 
-    If it does not, transformers' own processor sorts everything. On one core a row of 49,152 takes 0.8 ms, not 12.
+    If it does not, transformers' own processor sorts everything. `benchmarks.sampling` times both.
     """
 
     _NUM_TOKENS = 1024
