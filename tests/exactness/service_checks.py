@@ -1,0 +1,171 @@
+"""Checks of the running services: the joint law of what they generate over gRPC is the target's.
+
+Each check is small and its tables are far apart, so that a few hundred texts show what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from draft_service.drafters.drafter import Drafter
+from draft_service.drafters.making import causal_lm_drafter
+from draft_service.drafters.ngram import NgramDrafter
+from specdec.sampling.params import SamplingParams
+from specdec.v1 import model_pb2
+from tests.exactness.expected_law import joint_law
+from tests.exactness.goodness_of_fit import assert_follows
+from tests.exactness.round_driver import MAX_NUM_DRAFT_TOKENS, Text, draft_settings, driving
+from tests.exactness.table_model import Table, loaded_table, one_law_table, target_and_draft
+
+COUPLED = model_pb2.ACCEPTANCE_RULE_COUPLED
+REJECTION = model_pb2.ACCEPTANCE_RULE_REJECTION
+BLOCK = model_pb2.ACCEPTANCE_RULE_BLOCK
+TARGET, DRAFT = target_and_draft(int(__import__("os").environ.get("TS", "1")))
+PROMPT = (0, 1, 2, 3, 1, 0, 3, 2, 0, 2, 1, 3, 3, 1)
+"""Has every token behind some other, so that prompt lookup finds something."""
+_NUM_COUPLED_TEXTS = 400
+"""Fewer: noise costs more time than a draw, and `coupled_id_checks` knows each token that must come."""
+
+PLAIN = SamplingParams()
+FILTERS = SamplingParams(temperature=1.6, top_k=3, top_p=0.9, min_p=0.05)
+TYPICAL = SamplingParams(temperature=0.6, typical_p=0.8)
+PENALTIES = SamplingParams(repetition_penalty=1.3, frequency_penalty=2.0, presence_penalty=1.0)
+LISTS = SamplingParams(
+    logit_bias={0: 1.5, 2: -1.0}, banned_token_ids=(3,), min_new_tokens=3, stop_token_ids=(1,), no_repeat_ngram_size=4
+)
+
+
+def causal_drafter(table: Table, max_law_size: int = 64) -> Callable[[], Drafter]:
+    """A causal language model that is a table."""
+    return lambda: causal_lm_drafter(loaded_table(table), draft_settings(max_law_size=max_law_size))
+
+
+def ngram_drafter() -> Drafter:
+    """Prompt lookup that goes by a single token."""
+    return NgramDrafter(
+        min_length=1, max_length=2, max_num_draft_tokens=MAX_NUM_DRAFT_TOKENS, max_num_sequences=1 << 12
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the services."""
+
+    rule: model_pb2.AcceptanceRule.ValueType
+    params: SamplingParams = PLAIN
+    make_drafter: Callable[[], Drafter] = field(default_factory=lambda: causal_drafter(DRAFT))
+    target: Table = field(default_factory=lambda: TARGET)
+    prompt: tuple[int, ...] = PROMPT
+    num_texts: int = 800
+    num_draft_tokens: int = 2
+    num_tokens: int = 4
+    """Length of the outputs whose law is looked at. The first token comes with the open, the next K + 1 from the first
+    window if all of it is accepted, and from further rounds if not."""
+
+
+def check_rejection_over_grpc() -> None:
+    """Rejection rule, sampled drafts."""
+    _check(Setting(REJECTION))
+
+
+def check_rejection_with_truncated_drafts() -> None:
+    """Rejection rule, drafts sampled from a law cut to two tokens."""
+    _check(Setting(REJECTION, make_drafter=causal_drafter(DRAFT, max_law_size=2)))
+
+
+def check_rejection_with_filters() -> None:
+    """Rejection rule, temperature, top-k, top-p and min-p."""
+    _check(Setting(REJECTION, FILTERS))
+
+
+def check_rejection_with_typical_p() -> None:
+    """Rejection rule, temperature and locally typical sampling."""
+    _check(Setting(REJECTION, TYPICAL))
+
+
+def check_rejection_with_penalties() -> None:
+    """Rejection rule, repetition, frequency and presence penalties."""
+    _check(Setting(REJECTION, PENALTIES))
+
+
+def check_rejection_with_lists() -> None:
+    """Rejection rule, bias, banned tokens, fewest new tokens and n-grams that must not repeat."""
+    _check(Setting(REJECTION, LISTS))
+
+
+def check_rejection_with_ngram() -> None:
+    """Rejection rule, deterministic drafts of prompt lookup."""
+    _check(Setting(REJECTION, make_drafter=ngram_drafter))
+
+
+def check_block_over_grpc() -> None:
+    """Block rule, sampled drafts, windows of three."""
+    _check(Setting(BLOCK, num_draft_tokens=3))
+
+
+def check_block_over_rounds() -> None:
+    """Block rule, a drafter that is nearly always sure, so that rounds often look at positions and leave them again."""
+    _check(
+        Setting(
+            BLOCK,
+            target=one_law_table(0.6, 0.4),
+            make_drafter=causal_drafter(one_law_table(0.97, 0.03)),
+            prompt=(0, 1),
+        )
+    )
+
+
+def check_block_with_filters() -> None:
+    """Block rule, temperature, top-k, top-p and min-p."""
+    _check(Setting(BLOCK, FILTERS))
+
+
+def check_block_with_penalties() -> None:
+    """Block rule, repetition, frequency and presence penalties."""
+    _check(Setting(BLOCK, PENALTIES))
+
+
+def check_block_with_ngram() -> None:
+    """Block rule, deterministic drafts of prompt lookup, penalties."""
+    _check(Setting(BLOCK, PENALTIES, ngram_drafter))
+
+
+def check_coupled_over_grpc() -> None:
+    """Coupled rule, drafts by the same noise."""
+    _check(Setting(COUPLED, num_texts=_NUM_COUPLED_TEXTS))
+
+
+def check_coupled_with_filters() -> None:
+    """Coupled rule, temperature, top-k, top-p and min-p."""
+    _check(Setting(COUPLED, FILTERS, num_texts=_NUM_COUPLED_TEXTS))
+
+
+def check_coupled_with_penalties() -> None:
+    """Coupled rule, repetition, frequency and presence penalties, prompt lookup."""
+    _check(Setting(COUPLED, PENALTIES, ngram_drafter, num_texts=_NUM_COUPLED_TEXTS))
+
+
+def check_coupled_with_ngram() -> None:
+    """Coupled rule, prompt lookup."""
+    _check(Setting(COUPLED, make_drafter=ngram_drafter, num_texts=_NUM_COUPLED_TEXTS))
+
+
+def _check(setting: Setting) -> None:
+    """Generate texts with different seeds; their first tokens must follow the target's joint law."""
+    outputs = asyncio.run(_outputs(setting))
+    counts = Counter(output[: setting.num_tokens] for output in outputs)
+    law = joint_law(setting.target, setting.prompt, setting.params, setting.num_tokens)
+    assert_follows(counts, law, f"{model_pb2.AcceptanceRule.Name(setting.rule)}, {setting.params}")
+
+
+async def _outputs(setting: Setting) -> list[tuple[int, ...]]:
+    texts = [
+        Text(list(setting.prompt), len(setting.prompt), replace(setting.params, seed=seed), setting.num_draft_tokens)
+        for seed in range(setting.num_texts)
+    ]
+    async with driving(loaded_table(setting.target), setting.make_drafter, setting.rule) as driver:
+        await driver.generate(texts, setting.num_tokens)
+    return [text.output for text in texts]
