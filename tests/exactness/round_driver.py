@@ -143,9 +143,10 @@ class RoundDriver:
                 checksum=prefix_checksum(text.token_ids),
             )
             if name in wanted:
-                proposal = proposals[name].proposal
-                assert proposals[name].round == text.round, f"a draft was answered with {proposals[name]}"
-                assert proposal.base_length == len(text.token_ids)
+                event = proposals[name]
+                assert event.HasField("proposal"), f"a draft was answered with {event}"
+                proposal = event.proposal
+                assert (event.round, proposal.base_length) == (text.round, len(text.token_ids))
                 text.window.token_ids.extend(proposal.token_ids)
                 text.window.distributions.extend(proposal.distributions)
             elif text.draft_tree is not None:

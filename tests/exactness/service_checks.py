@@ -23,13 +23,17 @@ from tests.exactness.table_model import Table, loaded_table, one_law_table, targ
 COUPLED = model_pb2.ACCEPTANCE_RULE_COUPLED
 REJECTION = model_pb2.ACCEPTANCE_RULE_REJECTION
 BLOCK = model_pb2.ACCEPTANCE_RULE_BLOCK
-TARGET, DRAFT = target_and_draft(int(__import__("os").environ.get("TS", "1")))
+TARGET, DRAFT = target_and_draft(1)
 PROMPT = (0, 1, 2, 3, 1, 0, 3, 2, 0, 2, 1, 3, 3, 1)
 """Has every token behind some other, so that prompt lookup finds something."""
+SURE_TARGET = one_law_table(0.4, 0.35, 0.25)
+SURE_DRAFT = one_law_table(0.7, 0.2, 0.1)
+"""One law each, the draft's much surer: where accepting or recovering is wrong, all tokens are wrong the same way."""
 _NUM_COUPLED_TEXTS = 400
 """Fewer: noise costs more time than a draw, and `coupled_id_checks` knows each token that must come."""
 
 PLAIN = SamplingParams()
+COLD = SamplingParams(temperature=0.35)
 FILTERS = SamplingParams(temperature=1.6, top_k=3, top_p=0.9, min_p=0.05)
 TYPICAL = SamplingParams(temperature=0.6, typical_p=0.8)
 PENALTIES = SamplingParams(repetition_penalty=1.3, frequency_penalty=2.0, presence_penalty=1.0)
@@ -58,12 +62,16 @@ class Setting:
     params: SamplingParams = PLAIN
     make_drafter: Callable[[], Drafter] = field(default_factory=lambda: causal_drafter(DRAFT))
     target: Table = field(default_factory=lambda: TARGET)
-    prompt: tuple[int, ...] = PROMPT
     num_texts: int = 800
     num_draft_tokens: int = 2
     num_tokens: int = 4
     """Length of the outputs whose law is looked at. The first token comes with the open, the next K + 1 from the first
     window if all of it is accepted, and from further rounds if not."""
+
+    @property
+    def prompt(self) -> list[int]:
+        """The prompt, within the target's vocabulary."""
+        return [token % len(self.target) for token in PROMPT]
 
 
 def check_rejection_over_grpc() -> None:
@@ -71,9 +79,20 @@ def check_rejection_over_grpc() -> None:
     _check(Setting(REJECTION))
 
 
+def check_rejection_with_sure_drafts() -> None:
+    """Rejection rule, a drafter that is much surer than the target."""
+    _check(Setting(REJECTION, make_drafter=causal_drafter(SURE_DRAFT), target=SURE_TARGET))
+
+
+def check_rejection_with_temperature() -> None:
+    """Rejection rule, a drafter that is much surer than the target, low temperature."""
+    _check(Setting(REJECTION, COLD, causal_drafter(SURE_DRAFT), SURE_TARGET))
+
+
 def check_rejection_with_truncated_drafts() -> None:
-    """Rejection rule, drafts sampled from a law cut to two tokens."""
-    _check(Setting(REJECTION, make_drafter=causal_drafter(DRAFT, max_law_size=2)))
+    """Rejection rule, drafts sampled from a law cut to two of four tokens."""
+    target, draft = one_law_table(0.1, 0.2, 0.3, 0.4), one_law_table(0.4, 0.3, 0.2, 0.1)
+    _check(Setting(REJECTION, make_drafter=causal_drafter(draft, max_law_size=2), target=target))
 
 
 def check_rejection_with_filters() -> None:
@@ -113,7 +132,6 @@ def check_block_over_rounds() -> None:
             BLOCK,
             target=one_law_table(0.6, 0.4),
             make_drafter=causal_drafter(one_law_table(0.97, 0.03)),
-            prompt=(0, 1),
         )
     )
 
@@ -163,7 +181,7 @@ def _check(setting: Setting) -> None:
 
 async def _outputs(setting: Setting) -> list[tuple[int, ...]]:
     texts = [
-        Text(list(setting.prompt), len(setting.prompt), replace(setting.params, seed=seed), setting.num_draft_tokens)
+        Text(setting.prompt, len(setting.prompt), replace(setting.params, seed=seed), setting.num_draft_tokens)
         for seed in range(setting.num_texts)
     ]
     async with driving(loaded_table(setting.target), setting.make_drafter, setting.rule) as driver:

@@ -7,32 +7,40 @@ from types import ModuleType
 
 import pytest
 
-from tests.exactness import (
-    arithmetic_checks,
-    coupled_checks,
-    coupled_id_checks,
-    more_sabotage,
-    number_checks,
-    service_checks,
-)
-from tests.exactness.sabotage import Sabotage
+from tests.exactness import arithmetic_checks, coupled_checks, coupled_id_checks, number_checks, service_checks
+from tests.exactness.wrong import coupled, drafts, numbers, rejection_and_block, rows_and_caches, sampling_rules
+from tests.exactness.wrong.sabotage import Sabotage
 
-MODULES = (arithmetic_checks, coupled_checks, coupled_id_checks, number_checks, service_checks)
+Check = Callable[[], None]
 
 
-def _checks(module: ModuleType) -> list[Callable[[], None]]:
-    return [value for name, value in vars(module).items() if name.startswith("check_")]
+def _checks(*modules: ModuleType) -> list[Check]:
+    return [value for module in modules for name, value in vars(module).items() if name.startswith("check_")]
 
 
-@pytest.mark.parametrize("check", [check for module in MODULES for check in _checks(module)], ids=lambda c: c.__name__)
-def test_check_passes(check: Callable[[], None]) -> None:
+def _sabotages(*modules: ModuleType) -> list[Sabotage]:
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Sabotage)]
+
+
+CHECKS = _checks(arithmetic_checks, coupled_checks, number_checks, service_checks, coupled_id_checks)
+SABOTAGES = _sabotages(rejection_and_block, coupled, numbers, drafts, sampling_rules, rows_and_caches)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_right_code_passes(check: Check) -> None:
     check()
 
 
-@pytest.mark.parametrize("sabotage", more_sabotage.SABOTAGES, ids=lambda sabotage: sabotage.name)
-def test_wrong_variant_is_caught(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.name)
+def test_wrong_code_is_caught(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     sabotage.apply(monkeypatch)
-    assert sabotage.caught_by
     for check in sabotage.caught_by:
         with pytest.raises(AssertionError):
             check()
+
+
+def test_each_check_has_something_to_catch() -> None:
+    caught = {check for sabotage in SABOTAGES for check in sabotage.caught_by}
+    assert {check.__name__ for check in CHECKS} == {check.__name__ for check in caught}
+    assert all(sabotage.caught_by for sabotage in SABOTAGES)
+    assert len(SABOTAGES) >= 36

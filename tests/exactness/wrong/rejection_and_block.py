@@ -1,63 +1,26 @@
-"""Wrong variants of the production code, as people have written them, each switched on by patching; none may pass.
-
-A variant says which checks must fail while it is on.
-"""
+"""Wrong variants of the rejection and block rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from specdec.sampling import chooser as chooser_module
-from specdec.sampling import laws, noise
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw, Draws, TargetLaw
-from specdec.sampling.noise import Stream, gumbel_argmax, noise_key
-from specdec.sampling.params import SamplingParams
-from specdec.v1 import target_pb2
+from specdec.sampling.noise import Stream
 from target_service import acceptance, judge
 from target_service.acceptance import Acceptance
-from target_service.judge import DraftWindow, Judge
 from tests.exactness import arithmetic_checks as arithmetic
-from tests.exactness import coupled_id_checks as coupled_ids
 from tests.exactness import number_checks as numbers
 from tests.exactness import service_checks as services
-
-Check = Callable[[], None]
-Apply = Callable[[pytest.MonkeyPatch], None]
+from tests.exactness.wrong.sabotage import sabotage
 
 
-@dataclass(frozen=True)
-class Sabotage:
-    """One wrong variant."""
-
-    name: str
-    apply: Apply
-    caught_by: tuple[Check, ...]
-
-
-SABOTAGES: list[Sabotage] = []
-
-
-def caught_by(*checks: Check) -> Callable[[Apply], Apply]:
-    """Register a variant with the checks that must fail."""
-
-    def register(apply: Apply) -> Apply:
-        SABOTAGES.append(Sabotage(apply.__name__, apply, checks))
-        return apply
-
-    return register
-
-
-# The rejection and block rules.
-
-
-@caught_by(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
 def no_residual(patch: pytest.MonkeyPatch) -> None:
     """At a rejection, the recovered token comes from the target's whole law."""
 
@@ -67,13 +30,13 @@ def no_residual(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acceptance, "_sample_residual", sample)
 
 
-@caught_by(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
 def residual_not_cut_at_zero(patch: pytest.MonkeyPatch) -> None:
     """The residual is |target - draft|."""
     patch.setattr(acceptance, "max", lambda difference, _zero: abs(difference), raising=False)
 
 
-@caught_by(arithmetic.check_rejection_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact)
 def residual_within_the_draft_law(patch: pytest.MonkeyPatch) -> None:
     """What a truncated draft law left out cannot be recovered, unless there is nothing else."""
     original = acceptance._residual_weights
@@ -85,7 +48,7 @@ def residual_within_the_draft_law(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acceptance, "_residual_weights", residual_weights)
 
 
-@caught_by(services.check_rejection_with_filters)
+@sabotage(services.check_rejection_with_filters)
 def residual_of_the_raw_law(patch: pytest.MonkeyPatch) -> None:
     """Tokens are accepted by the processed law, and recovered from the law before temperature and filters."""
     target_law = TokenChooser.target_law
@@ -103,7 +66,7 @@ def residual_of_the_raw_law(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acceptance, "_sample_residual", lambda target, *others: sample_residual(raw_laws[target], *others))
 
 
-@caught_by(arithmetic.check_rejection_is_exact, services.check_rejection_over_grpc)
+@sabotage(arithmetic.check_rejection_is_exact, services.check_rejection_over_grpc)
 def favourite_always_accepted(patch: pytest.MonkeyPatch) -> None:
     """The target's most probable token is accepted for sure, at a temperature above 0."""
     weight = TargetLaw.weight
@@ -115,21 +78,21 @@ def favourite_always_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TargetLaw, "weight", lenient)
 
 
-@caught_by(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
 def no_chance_is_zero(patch: pytest.MonkeyPatch) -> None:
     """Each draft token has some chance, though the target may give it none."""
     weight = TargetLaw.weight
     patch.setattr(TargetLaw, "weight", lambda self, token_id: max(weight(self, token_id), 1))
 
 
-@caught_by(numbers.check_counter_draws)
+@sabotage(numbers.check_counter_draws)
 def accepted_at_equality(patch: pytest.MonkeyPatch) -> None:
     """`u <= ratio` instead of `u < ratio`."""
     happens = CounterDraws.happens
     patch.setattr(CounterDraws, "happens", lambda self, numerator, *others: happens(self, numerator + 1, *others))
 
 
-@caught_by(arithmetic.check_equal_laws_accept_everything)
+@sabotage(arithmetic.check_equal_laws_accept_everything)
 def no_bonus(patch: pytest.MonkeyPatch) -> None:
     """After full acceptance the last draft token is the target's own; right, but a token less."""
     accept_rejection = acceptance.accept_rejection
@@ -143,7 +106,7 @@ def no_bonus(patch: pytest.MonkeyPatch) -> None:
     _replace_rejection(patch, accept)
 
 
-@caught_by(arithmetic.check_rejection_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact)
 def bonus_from_the_draft(patch: pytest.MonkeyPatch) -> None:
     """The bonus token is sampled from the draft's last law."""
     accept_rejection = acceptance.accept_rejection
@@ -167,19 +130,19 @@ def bonus_from_the_draft(patch: pytest.MonkeyPatch) -> None:
     _replace_rejection(patch, accept)
 
 
-@caught_by(arithmetic.check_rejection_is_exact)
+@sabotage(arithmetic.check_rejection_is_exact)
 def accept_and_recover_by_one_number(patch: pytest.MonkeyPatch) -> None:
     """The recovered token is drawn with the number that rejected the draft token."""
     patch.setattr(acceptance, "Stream", SimpleNamespace(RESIDUAL=Stream.ACCEPT))
 
 
-@caught_by(arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_block_is_exact)
 def block_reach_not_cut_at_one(patch: pytest.MonkeyPatch) -> None:
     """Block rule: what a token is more probable than the draft had it makes up for later ones."""
     patch.setattr(acceptance, "min", lambda product, _one: product, raising=False)
 
 
-@caught_by(arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_block_is_exact)
 def block_residual_of_one_position(patch: pytest.MonkeyPatch) -> None:
     """Block rule: the recovered token comes from the residual of the rejection rule."""
     sample_residual = acceptance._sample_residual
@@ -190,7 +153,7 @@ def block_residual_of_one_position(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@caught_by(services.check_rejection_with_ngram, services.check_block_with_ngram)
+@sabotage(services.check_rejection_with_ngram, services.check_block_with_ngram)
 def guesses_taken_for_samples(patch: pytest.MonkeyPatch) -> None:
     """Deterministic drafts are judged as if they had been sampled from a uniform law."""
     uniform = DraftLaw(dict.fromkeys(range(len(services.TARGET)), 1), len(services.TARGET))
@@ -202,81 +165,13 @@ def _replace_rejection(patch: pytest.MonkeyPatch, accept: Callable[..., Acceptan
     patch.setattr(judge, "accept_rejection", accept)
 
 
-# Random numbers.
+@sabotage(arithmetic.check_block_accepts_no_fewer)
+def block_judges_one_token(patch: pytest.MonkeyPatch) -> None:
+    """Block rule: only the first draft token is judged. The law is right; fewer tokens are accepted."""
 
+    def accept(
+        draft_tokens: Sequence[int], draft_laws: Sequence[DraftLaw], target_law: Callable[[int], TargetLaw], *rest: Any
+    ) -> Acceptance:
+        return acceptance.accept_rejection(draft_tokens[:1], draft_laws[:1], target_law, *rest)
 
-def _patch_below(patch: pytest.MonkeyPatch, change: Callable[[int, Stream, int], tuple[int, Stream, int]]) -> None:
-    """Change the position, stream and base length that a decision's number is made of."""
-
-    def below(bound: int, seed: int, position: int, stream: Stream, base_length: int, nth: int = 0) -> int:
-        return noise.below(bound, seed, *change(position, stream, base_length), nth)
-
-    patch.setattr(laws, "below", below)
-
-
-@caught_by(services.check_rejection_over_grpc, numbers.check_counter_draws)
-def draft_and_accept_by_one_number(patch: pytest.MonkeyPatch) -> None:
-    """A draft token is judged with the number it was drawn with."""
-    _patch_below(patch, lambda position, stream, base: (position, Stream(min(stream, Stream.DRAFT)), base))
-
-
-@caught_by(services.check_block_over_rounds, numbers.check_counter_draws)
-def rounds_share_numbers(patch: pytest.MonkeyPatch) -> None:
-    """A round decides about a position by the numbers of the round before, which left it."""
-    _patch_below(patch, lambda position, stream, base: (position, stream, 0))
-
-
-@caught_by(coupled_ids.check_coupled_ids, services.check_coupled_over_grpc)
-def noise_by_index_in_the_window(patch: pytest.MonkeyPatch) -> None:
-    """The noise of a position depends on its place in the window."""
-
-    def choose(self: TokenChooser, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> int:
-        processed = self.process(logits, committed, path)
-        return gumbel_argmax(processed, noise_key(self._seed, len(path), Stream.TARGET))
-
-    patch.setattr(TokenChooser, "choose", choose)
-
-
-@caught_by(coupled_ids.check_coupled_ids)
-def noise_by_k(patch: pytest.MonkeyPatch) -> None:
-    """The noise depends on the size of the window. The law is right; the text is no function of the seed."""
-    decide = Judge.decide
-
-    def seeded(self: Judge, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> target_pb2.Verdict:
-        self._chooser._seed = self._params.seed + 1000 * len(window.token_ids)
-        return decide(self, committed, window, logits)
-
-    patch.setattr(Judge, "decide", seeded)
-
-
-@caught_by(coupled_ids.check_coupled_acceptance)
-def draft_by_another_stream(patch: pytest.MonkeyPatch) -> None:
-    """The drafter draws its own noise. Every token is right; fewer are accepted."""
-
-    class Own(TokenChooser):
-        def __init__(self, params: SamplingParams, *others: Any) -> None:
-            super().__init__(replace(params, seed=params.seed + 1), *others)
-
-    patch.setattr("draft_service.drafters.causal_lm.TokenChooser", Own)
-
-
-@caught_by(services.check_coupled_over_grpc, coupled_ids.check_coupled_ids)
-def seed_ignored(patch: pytest.MonkeyPatch) -> None:
-    """All requests have the same noise."""
-    patch.setattr(chooser_module, "noise_key", lambda _seed, position, stream: noise_key(0, position, stream))
-
-
-@caught_by(numbers.check_noise_resolution)
-def coarse_noise(patch: pytest.MonkeyPatch) -> None:
-    """Noise of 24 bits, as a float32 generator gives it."""
-    of_bits = noise._gumbel_of_bits
-    patch.setattr(noise, "_gumbel_of_bits", lambda bits: of_bits(bits >> 8 << 8))
-
-
-@caught_by(numbers.check_law_rounding)
-def coarse_law(patch: pytest.MonkeyPatch) -> None:
-    """The target's law is rounded as the draft's may be."""
-    patch.setattr(laws, "_TARGET_SCALE", 2.0**16)
-
-
-# The law that drafts are sampled from.
+    patch.setattr(acceptance, "accept_block", accept)

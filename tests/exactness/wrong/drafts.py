@@ -1,0 +1,86 @@
+"""Wrong variants of how draft tokens are sampled, and of the law that travels with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from draft_service.drafters.causal_lm import CausalLMDrafter
+from draft_service.engine import DraftEngine
+from draft_service.sequence import Draft
+from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.laws import CounterDraws, DraftLaw, Draws
+from specdec.sampling.noise import Stream
+from tests.exactness import arithmetic_checks as arithmetic
+from tests.exactness import service_checks as services
+from tests.exactness.wrong.sabotage import sabotage
+
+DraftToken = Callable[[CausalLMDrafter, Draft, TokenChooser, torch.Tensor], None]
+
+
+def _patch_draft(patch: pytest.MonkeyPatch, make: Callable[[DraftToken], DraftToken]) -> None:
+    """Replace how a draft token is made; `make` gets the production code."""
+    patch.setattr(CausalLMDrafter, "_draft_token", make(CausalLMDrafter._draft_token))
+
+
+@sabotage(services.check_rejection_over_grpc, services.check_block_over_grpc)
+def guess_shipped_as_a_sample(patch: pytest.MonkeyPatch) -> None:
+    """The drafter takes its most probable token and ships the whole law."""
+    patch.setattr(DraftLaw, "sample", lambda self, _draws, _position: next(iter(self.weights)))
+
+
+@sabotage(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
+def uniform_samples(patch: pytest.MonkeyPatch) -> None:
+    """Draft tokens are sampled from another law than the one they are judged by."""
+
+    def sample(self: DraftLaw, draws: Draws, position: int) -> int:
+        return list(self.weights)[draws.pick([1 for _ in self.weights], position, Stream.DRAFT)]
+
+    patch.setattr(DraftLaw, "sample", sample)
+
+
+@sabotage(services.check_rejection_with_temperature)
+def raw_law_shipped(patch: pytest.MonkeyPatch) -> None:
+    """The drafter samples with the request's rules and ships its law before them."""
+
+    def make(draft_token: DraftToken) -> DraftToken:
+        def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
+            draft_token(self, draft, chooser, logits)
+            draft.laws[-1] = DraftLaw.from_logits(logits, self._max_law_size)
+
+        return changed
+
+    _patch_draft(patch, make)
+
+
+@sabotage(services.check_rejection_with_truncated_drafts)
+def law_truncated_after_sampling(patch: pytest.MonkeyPatch) -> None:
+    """The drafter samples from its whole law and ships the most probable tokens, and the sampled one."""
+
+    def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
+        committed = draft.sequence.token_ids
+        whole = chooser.draft_law(logits, committed, draft.token_ids, len(logits))
+        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
+        token = whole.sample(draws, len(committed) + len(draft.token_ids))
+        kept = dict(list(whole.weights.items())[: self._max_law_size]) | {token: whole.weights[token]}
+        draft.token_ids.append(token)
+        draft.laws.append(DraftLaw(kept, sum(kept.values())))
+
+    _patch_draft(patch, lambda _: changed)
+
+
+@sabotage(services.check_rejection_with_sure_drafts)
+def improbable_drafts_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A proposal ends before its first improbable token, which was sampled already."""
+    answer = DraftEngine._answer
+
+    def changed(self: DraftEngine, draft: Draft) -> None:
+        for index, (token, law) in enumerate(zip(draft.token_ids, draft.laws, strict=True)):
+            if law.weights[token] < 0.4 * law.total:
+                del draft.token_ids[index:], draft.laws[index:]
+                break
+        answer(self, draft)
+
+    patch.setattr(DraftEngine, "_answer", changed)

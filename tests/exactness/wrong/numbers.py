@@ -1,0 +1,47 @@
+"""Wrong variants of the random numbers and of rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from specdec.sampling import laws, noise
+from specdec.sampling.noise import Stream
+from tests.exactness import number_checks as numbers
+from tests.exactness import service_checks as services
+from tests.exactness.wrong.sabotage import sabotage
+
+
+def _patch_below(patch: pytest.MonkeyPatch, change: Callable[[int, Stream, int], tuple[int, Stream, int]]) -> None:
+    """Change the position, stream and base length that a decision's number is made of."""
+
+    def below(bound: int, seed: int, position: int, stream: Stream, base_length: int, nth: int = 0) -> int:
+        return noise.below(bound, seed, *change(position, stream, base_length), nth)
+
+    patch.setattr(laws, "below", below)
+
+
+@sabotage(services.check_rejection_over_grpc, numbers.check_counter_draws)
+def draft_and_accept_by_one_number(patch: pytest.MonkeyPatch) -> None:
+    """A draft token is judged with the number it was drawn with."""
+    _patch_below(patch, lambda position, stream, base: (position, Stream(min(stream, Stream.DRAFT)), base))
+
+
+@sabotage(services.check_block_over_rounds, numbers.check_counter_draws)
+def rounds_share_numbers(patch: pytest.MonkeyPatch) -> None:
+    """A round decides about a position by the numbers of the round before, which left it."""
+    _patch_below(patch, lambda position, stream, base: (position, stream, 0))
+
+
+@sabotage(numbers.check_noise_resolution)
+def coarse_noise(patch: pytest.MonkeyPatch) -> None:
+    """Noise of 24 bits, as a float32 generator gives it."""
+    of_bits = noise._gumbel_of_bits
+    patch.setattr(noise, "_gumbel_of_bits", lambda bits: of_bits(bits >> 8 << 8))
+
+
+@sabotage(numbers.check_law_rounding)
+def coarse_law(patch: pytest.MonkeyPatch) -> None:
+    """The target's law is rounded as the draft's may be."""
+    patch.setattr(laws, "_TARGET_SCALE", 2.0**16)
