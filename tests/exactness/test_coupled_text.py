@@ -1,0 +1,154 @@
+"""Coupled rule, through the whole system: the text is a function of target, request and seed, and of nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+
+from orchestrator.links import link
+from specdec.client import GenerationClient, GenerationResult
+from specdec.sampling.params import SamplingParams
+from specdec.telemetry import names
+from specdec.v1 import generation_pb2
+from tests.exactness.cuttable_relay import CuttableRelay
+from tests.exactness.whole_system import (
+    MAX_NUM_DRAFT_TOKENS,
+    PlainDecoding,
+    draft_service,
+    hosted,
+    orchestrator,
+    other_model,
+    prompt_lookup,
+    same_model,
+    target_service,
+)
+from tests.orchestrator.running import Running
+from tests.orchestrator.serving import until
+
+PROMPT = [5, 17, 99, 17, 5, 42, 99, 17, 5]
+NUM_TOKENS = 20
+NEAR_TIE = 1e-4
+"""Logits of a row differ by a few millionths with its batch; no token below may hang on so little."""
+
+REQUESTS = {
+    "temperature 0": SamplingParams(temperature=0.0),
+    "temperature 1": SamplingParams(seed=1),
+    "temperature 0.6, top-p": SamplingParams(temperature=0.6, top_p=0.8, seed=2),
+    "top-k, min-p": SamplingParams(top_k=40, min_p=0.02, seed=3),
+    "typical-p": SamplingParams(temperature=0.9, typical_p=0.7, seed=4),
+    "penalties": SamplingParams(
+        temperature=0.3, repetition_penalty=1.2, frequency_penalty=0.8, presence_penalty=0.4, seed=5
+    ),
+    "no-repeat-ngram": SamplingParams(temperature=0.2, no_repeat_ngram_size=2, seed=6),
+    "bias": SamplingParams(logit_bias={17: 5.0, 99: 4.0, 5: -100.0}, seed=7),
+    "banned": SamplingParams(temperature=0.5, banned_token_ids=tuple(range(0, 320, 3)), seed=8),
+    "allowed": SamplingParams(temperature=0.5, allowed_token_ids=(5, 17, 42, 99, 100), seed=9),
+    "fewest new tokens": SamplingParams(
+        allowed_token_ids=(5, 17, 42, 99), stop_token_ids=(42,), min_new_tokens=12, seed=10
+    ),
+    "penalties at temperature 0": SamplingParams(temperature=0.0, frequency_penalty=1.5, repetition_penalty=1.1),
+}
+
+
+def generate_request(params: SamplingParams, num_draft_tokens: int) -> generation_pb2.GenerateRequest:
+    """A request whose resolved parameters are these."""
+    sampling = params.to_proto()
+    sampling.ignore_eos = True  # Its stop tokens are all that there are.
+    return generation_pb2.GenerateRequest(
+        token_ids=generation_pb2.TokenIds(ids=PROMPT),
+        sampling=sampling,
+        max_new_tokens=NUM_TOKENS,
+        num_draft_tokens=num_draft_tokens,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, list[int]]:
+    """What the target alone writes for each request."""
+    texts = {}
+    for name, params in REQUESTS.items():
+        decoding = PlainDecoding(PROMPT, params)
+        decoding.run(NUM_TOKENS)
+        assert decoding.smallest_gap > NEAR_TIE, f"{name} hangs on a near-tie; choose another seed"
+        texts[name] = decoding.output
+    assert len({tuple(text) for text in texts.values()}) == len(texts)
+    return texts
+
+
+async def generate_all(client: GenerationClient, ks: Sequence[int]) -> dict[tuple[str, int], GenerationResult]:
+    """Every request with each K, all at once."""
+    asked = {(name, k): generate_request(params, k) for name, params in REQUESTS.items() for k in ks}
+    results = await asyncio.gather(*(client.collect(request) for request in asked.values()))
+    return dict(zip(asked, results, strict=True))
+
+
+def assert_equal(results: dict[tuple[str, int], GenerationResult], plain: dict[str, list[int]]) -> None:
+    for (name, k), result in results.items():
+        assert result.finished is not None
+        assert result.token_ids == plain[name], f"{name}, K = {k}"
+
+
+async def _num_rounds(run: Running, enough: float) -> None:
+    """Wait until more rounds than these are over."""
+    await until(lambda: run.counting.total(names.ROUND_DURATION) > enough, seconds=30)
+
+
+async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[str, list[int]]) -> None:
+    """Four orchestrators at one target, so that all their sequences share its passes."""
+    async with AsyncExitStack() as stack:
+        target = await stack.enter_async_context(hosted(target_service()))
+        clients = {}
+        for load in (None, prompt_lookup, other_model, same_model):
+            draft = await stack.enter_async_context(hosted(draft_service(load))) if load else None
+            run = await stack.enter_async_context(orchestrator(target.address, draft.address if draft else ""))
+            client = GenerationClient(run.host.address, timeout_seconds=120)
+            clients[load] = await stack.enter_async_context(client)
+        without, lookup, other, same = await asyncio.gather(
+            generate_all(clients[None], (0,)),
+            generate_all(clients[prompt_lookup], (2, 5)),
+            generate_all(clients[other_model], (1, 3)),
+            generate_all(clients[same_model], (0, 1, 2, 4, 6, 7, MAX_NUM_DRAFT_TOKENS)),
+        )
+    for results in (without, lookup, other, same):
+        assert_equal(results, plain)
+    # The draft tokens mattered: right ones were accepted, wrong ones were not.
+    for (name, k), result in same.items():
+        assert result.finished is not None
+        stats = result.finished.stats
+        assert stats.num_accepted_tokens == stats.num_draft_tokens, f"{name}, K = {k}"
+        assert (stats.num_draft_tokens > 0) == (k > 0)
+    for results in (lookup, other):
+        accepted = sum(result.finished.stats.num_accepted_tokens for result in results.values() if result.finished)
+        drafted = sum(result.finished.stats.num_draft_tokens for result in results.values() if result.finished)
+        assert accepted < drafted / 2
+
+
+async def test_ids_depend_on_neither_cut_streams_nor_another_replica(
+    plain: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams are cut in the middle of texts, and half-way the target is replaced by another one."""
+    monkeypatch.setattr(link, "_FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(link, "_LAST_RETRY_SECONDS", 0.05)
+    async with AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(hosted(target_service())) for _ in range(2)]
+        draft = await stack.enter_async_context(hosted(draft_service(same_model)))
+        to_target = await stack.enter_async_context(CuttableRelay(first.address))
+        to_draft = await stack.enter_async_context(CuttableRelay(draft.address))
+        run = await stack.enter_async_context(orchestrator(to_target.address, to_draft.address))
+        client = await stack.enter_async_context(GenerationClient(run.host.address, timeout_seconds=120))
+        generating = asyncio.create_task(generate_all(client, (0, 2, 5)))
+        num_rounds = 0.0
+        for cut in (to_draft.cut, to_target.cut, to_target.cut, to_draft.cut, to_target.cut):
+            num_rounds += 40
+            await _num_rounds(run, num_rounds)
+            cut()
+            to_target.peer = second.address
+        assert not generating.done(), "the cuts came too late to matter"
+        results = await generating
+        resyncs = run.counting.by_attribute(names.RESYNCS)
+        assert resyncs["target"] >= 3
+        assert resyncs["draft"] >= 1
+    assert_equal(results, plain)
