@@ -109,6 +109,8 @@ class Draft:
     token_ids: list[int] = field(default_factory=list)
     laws: list[DraftLaw] = field(default_factory=list)
     """What each of them was sampled from; empty for deterministic and coupled drafts."""
+    survival: float = 1.0
+    """Probability that the tokens so far and the next one are right, if the target is as sure as the draft model."""
     is_done: bool = False
     started: float | None = None
     """When work on it began; seconds of `time.perf_counter`, as `arrived`."""

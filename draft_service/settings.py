@@ -36,6 +36,13 @@ class DraftSettings(ModelServiceSettings):
         le=MAX_DRAFT_LAW_SIZE,
         description="Tokens kept of the law that a draft token is sampled from, for the rejection and block rules.",
     )
+    confidence_threshold: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="End a draft model's window early, before the product of the largest probabilities of its laws "
+        "falls below this; 0: never.",
+    )
 
     @model_validator(mode="after")
     def _check_ngram_lengths(self) -> DraftSettings:

@@ -54,6 +54,7 @@ class CausalLMDrafter:
         device: of the model.
         max_batch_rows: most rows of one forward pass.
         max_law_size: most tokens of the law that a draft token is sampled from, where the acceptance rule needs one.
+        confidence_threshold: a window ends before it is less likely than this to be right to its end; 0: never.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class CausalLMDrafter:
         *,
         max_batch_rows: int,
         max_law_size: int,
+        confidence_threshold: float = 0.0,
     ) -> None:
         self.info = info
         self._runner = runner
         self._device = device
         self._max_batch_rows = max_batch_rows
         self._max_law_size = max_law_size
+        self._confidence_threshold = confidence_threshold
         self._metrics = EngineMetrics("draft")
         self._states: dict[int, _State] = {}
 
@@ -121,13 +124,27 @@ class CausalLMDrafter:
                 continue
             if draft.num_wanted:
                 try:
-                    self._draft_token(draft, step.state.chooser, rows[0])
+                    if self._is_hopeless(draft, step.state.chooser, rows[0]):
+                        draft.is_done = True
+                    else:
+                        self._draft_token(draft, step.state.chooser, rows[0])
                 except (InvalidArgumentError, FloatingPointError):
                     # The rules leave no token, which the target will refuse, or the model gave no numbers. There is
                     # nothing to guess either way, and the other sequences go on.
                     draft.is_done = True
-                    continue
-            draft.is_done = len(draft.token_ids) >= draft.num_wanted
+            draft.is_done = draft.is_done or len(draft.token_ids) >= draft.num_wanted
+
+    def _is_hopeless(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
+        """Whether the window ends before its next token.
+
+        Decided by the laws alone: the product of their largest probabilities along the window. The tokens of the window
+        are judged, so laws may depend on them; the next token must have no say in whether it is judged, or the
+        rejection and block rules would give another law (transformers' `assistant_confidence_threshold` asks it).
+        """
+        if not self._confidence_threshold:
+            return False
+        draft.survival *= chooser.confidence(logits, draft.sequence.token_ids, draft.token_ids)
+        return draft.survival < self._confidence_threshold
 
     def _draft_token(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
         """Append one token: the target's likely choice (coupled rule), or a sample with the law it came from."""

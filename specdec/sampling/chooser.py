@@ -52,6 +52,11 @@ class TokenChooser:
             return int(processed.argmax())
         return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
 
+    def confidence(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> float:
+        """The largest probability of softmax(processed logits); at temperature 0 they are not divided by anything."""
+        processed = self.process(logits, committed, path)
+        return math.exp(float(processed.max() - processed.logsumexp(dim=-1)))
+
     def target_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> TargetLaw:
         """The law that the rejection and block rules hold draft tokens against."""
         return TargetLaw.from_logits(self.process(logits, committed, path), is_greedy=self._is_greedy)

@@ -62,6 +62,7 @@ class ModelEngine(Engine):
         max_num_draft_tokens: int = 8,
         max_num_sequences: int = 16,
         max_law_size: int = 16,
+        confidence_threshold: float = 0.0,
     ) -> None:
         self.model = model or tiny_llama()
         self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
@@ -73,7 +74,12 @@ class ModelEngine(Engine):
             acceptance_rules=ACCEPTANCE_RULES,
         )
         self.drafter = CausalLMDrafter(
-            self.runner, info, torch.device("cpu"), max_batch_rows=max_batch_rows, max_law_size=max_law_size
+            self.runner,
+            info,
+            torch.device("cpu"),
+            max_batch_rows=max_batch_rows,
+            max_law_size=max_law_size,
+            confidence_threshold=confidence_threshold,
         )
         super().__init__(self.drafter)
 

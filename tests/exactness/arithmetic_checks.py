@@ -28,7 +28,12 @@ class RoundOutcome(NamedTuple):
 
 
 def round_law(
-    laws: PrefixLaws, accept: Accept, committed: Prefix, *, is_deterministic: bool
+    laws: PrefixLaws,
+    accept: Accept,
+    committed: Prefix,
+    *,
+    is_deterministic: bool,
+    confidence_threshold: Fraction = Fraction(0),
 ) -> dict[RoundOutcome, Fraction]:
     """The exact law of one round behind `committed`, drafting included.
 
@@ -37,13 +42,18 @@ def round_law(
         accept: the rule.
         committed: tokens the round stands on.
         is_deterministic: draft the most probable token and call it one-hot, instead of sampling.
+        confidence_threshold: end the window before the product of the drafter's largest probabilities gets below it.
     """
 
     def run(draws: Draws) -> RoundOutcome:
         path: list[int] = []
         shipped: list[DraftLaw] = []
+        survival = Fraction(1)
         for _ in range(laws.num_draft_tokens):
             law = laws.draft((*committed, *path))
+            survival *= Fraction(max(law.weights.values()), law.total)
+            if survival < confidence_threshold:
+                break
             if is_deterministic:
                 law = DraftLaw.one_hot(next(iter(law.weights)))
             shipped.append(law)
@@ -62,7 +72,9 @@ def round_law(
     return explore(run)
 
 
-def two_rounds_law(laws: PrefixLaws, accept: Accept, *, is_deterministic: bool) -> JointLaw:
+def two_rounds_law(
+    laws: PrefixLaws, accept: Accept, *, is_deterministic: bool, confidence_threshold: Fraction = Fraction(0)
+) -> JointLaw:
     """The exact joint law of K + 1 tokens that come out of two rounds; what is missing then is the target's."""
     length = laws.num_draft_tokens + 1
     committed: JointLaw = {(): Fraction(1)}
@@ -73,7 +85,10 @@ def two_rounds_law(laws: PrefixLaws, accept: Accept, *, is_deterministic: bool) 
                 grown[prefix] = grown.get(prefix, Fraction(0)) + so_far
                 continue
             # The next round's numbers depend on its base length, so they are independent of the last one's.
-            for outcome, chance in round_law(laws, accept, prefix, is_deterministic=is_deterministic).items():
+            of_round = round_law(
+                laws, accept, prefix, is_deterministic=is_deterministic, confidence_threshold=confidence_threshold
+            )
+            for outcome, chance in of_round.items():
                 tokens = DEAD_END if outcome.tokens == DEAD_END else (*prefix, *outcome.tokens)[:length]
                 grown[tokens] = grown.get(tokens, Fraction(0)) + so_far * chance
         committed = grown
@@ -90,12 +105,21 @@ def check_block_is_exact() -> None:
     _check_joint_law(acceptance.accept_block)
 
 
-def _check_joint_law(accept: Accept) -> None:
+def check_windows_ended_by_confidence_are_exact() -> None:
+    """Both rules, windows whose length depends on the tokens in them: the joint law of two rounds is the target's."""
+    for threshold in (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)):
+        _check_joint_law(acceptance.accept_rejection, threshold)
+        _check_joint_law(acceptance.accept_block, threshold)
+
+
+def _check_joint_law(accept: Accept, confidence_threshold: Fraction = Fraction(0)) -> None:
     for case in range(NUM_CASES):
         laws = PrefixLaws(case)
         expected = laws.target_joint(laws.num_draft_tokens + 1)
         for is_deterministic in (False, True):
-            actual = two_rounds_law(laws, accept, is_deterministic=is_deterministic)
+            actual = two_rounds_law(
+                laws, accept, is_deterministic=is_deterministic, confidence_threshold=confidence_threshold
+            )
             assert sum(actual.values()) == 1
             tokens = set(actual) | set(expected)
             distance = sum(abs(actual.get(key, Fraction(0)) - expected.get(key, Fraction(0))) for key in tokens) / 2

@@ -23,6 +23,7 @@ from tests.exactness.service_checks import (
     PROMPT,
     TARGET,
     TYPICAL,
+    UNSURE_DRAFTER,
     causal_drafter,
     ngram_drafter,
 )
@@ -75,7 +76,7 @@ def random_tree(committed: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def check_coupled_ids() -> None:
     """Whatever drafts, K and batch mates are, and with random trees, ids are those of plain decoding by hand."""
-    for make_drafter in (causal_drafter(DRAFT), ngram_drafter):
+    for make_drafter in (causal_drafter(DRAFT), UNSURE_DRAFTER, ngram_drafter):
         texts = []
         for params in _seeded(_RULES):
             texts += [Text(list(PROMPT), len(PROMPT), params, num_draft_tokens) for num_draft_tokens in (0, 1, 2, 5)]

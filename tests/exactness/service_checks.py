@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from draft_service.drafters.drafter import Drafter
 from draft_service.drafters.making import causal_lm_drafter
@@ -42,9 +43,13 @@ LISTS = SamplingParams(
 )
 
 
-def causal_drafter(table: Table, max_law_size: int = 64) -> Callable[[], Drafter]:
+def causal_drafter(table: Table, **settings: Any) -> Callable[[], Drafter]:
     """A causal language model that is a table."""
-    return lambda: causal_lm_drafter(loaded_table(table), draft_settings(max_law_size=max_law_size))
+    return lambda: causal_lm_drafter(loaded_table(table), draft_settings(**settings))
+
+
+UNSURE_DRAFTER = causal_drafter(DRAFT, confidence_threshold=0.6)
+"""Its laws give at most 0.8 or 0.55 to a token, so its windows have 0 to 2 tokens."""
 
 
 def ngram_drafter() -> Drafter:
@@ -149,6 +154,16 @@ def check_block_with_penalties() -> None:
 def check_block_with_ngram() -> None:
     """Block rule, deterministic drafts of prompt lookup, penalties."""
     _check(Setting(BLOCK, PENALTIES, ngram_drafter))
+
+
+def check_rejection_with_confidence() -> None:
+    """Rejection rule, windows that the drafter ends where it is unsure."""
+    _check(Setting(REJECTION, make_drafter=UNSURE_DRAFTER, num_draft_tokens=3))
+
+
+def check_block_with_confidence() -> None:
+    """Block rule, windows that the drafter ends where it is unsure."""
+    _check(Setting(BLOCK, make_drafter=UNSURE_DRAFTER, num_draft_tokens=3))
 
 
 def check_coupled_over_grpc() -> None:

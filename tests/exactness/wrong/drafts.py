@@ -84,3 +84,18 @@ def improbable_drafts_dropped(patch: pytest.MonkeyPatch) -> None:
         answer(self, draft)
 
     patch.setattr(DraftEngine, "_answer", changed)
+
+
+@sabotage(services.check_rejection_with_confidence, services.check_block_with_confidence)
+def confidence_of_the_sampled_token(patch: pytest.MonkeyPatch) -> None:
+    """A window ends where the token that was sampled is improbable, as transformers decides it."""
+
+    def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
+        committed = draft.sequence.token_ids
+        law = chooser.draft_law(logits, committed, draft.token_ids, self._max_law_size)
+        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
+        token = law.sample(draws, len(committed) + len(draft.token_ids))
+        draft.survival *= law.weights[token] / law.total
+        return draft.survival < self._confidence_threshold
+
+    patch.setattr(CausalLMDrafter, "_is_hopeless", changed)

@@ -20,7 +20,11 @@ from tests.exactness import service_checks as services
 from tests.exactness.wrong.sabotage import sabotage
 
 
-@sabotage(arithmetic.check_rejection_is_exact, arithmetic.check_block_is_exact)
+@sabotage(
+    arithmetic.check_rejection_is_exact,
+    arithmetic.check_block_is_exact,
+    arithmetic.check_windows_ended_by_confidence_are_exact,
+)
 def no_residual(patch: pytest.MonkeyPatch) -> None:
     """At a rejection, the recovered token comes from the target's whole law."""
 
@@ -142,7 +146,7 @@ def block_reach_not_cut_at_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acceptance, "min", lambda product, _one: product, raising=False)
 
 
-@sabotage(arithmetic.check_block_is_exact)
+@sabotage(arithmetic.check_block_is_exact, arithmetic.check_windows_ended_by_confidence_are_exact)
 def block_residual_of_one_position(patch: pytest.MonkeyPatch) -> None:
     """Block rule: the recovered token comes from the residual of the rejection rule."""
     sample_residual = acceptance._sample_residual
