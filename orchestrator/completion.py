@@ -23,6 +23,7 @@ from orchestrator.rounds import Round
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.tokenizer import PromptTokenizer
 from orchestrator.verifier import Verifier
+from orchestrator.window_size import NO_DRAFTS, FixedWindowSize, MeasuredWindowSize, SharedExperience, WindowSize
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import generation_pb2, model_pb2
 
@@ -40,6 +41,7 @@ class Completion:
         draft: the link to the draft service; None: there is none.
         settings: of the orchestrator.
         metrics: where the rounds are counted.
+        experience: of all requests, for the choice of K.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Completion:
         draft: DraftLink | None,
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
+        experience: SharedExperience,
     ) -> None:
         self._index = index
         self._request = request
@@ -62,6 +65,7 @@ class Completion:
         self._draft = draft
         self._settings = settings
         self._metrics = metrics
+        self._experience = experience
         self.stats = RequestStats(admitted)
         self.finish: Finish | None = None
         """Why it ended; None while it runs."""
@@ -79,6 +83,7 @@ class Completion:
                     self._metrics.round_ended(
                         num_draft_tokens=done.num_draft_tokens,
                         num_accepted_tokens=done.num_accepted_tokens,
+                        draft_source=done.draft_source,
                         duration_seconds=done.wall_seconds,
                         times=done.times(),
                     )
@@ -101,9 +106,6 @@ class Completion:
     def _rounds(self, span: Span) -> AsyncGenerator[tuple[Round, OutputPiece], None]:
         """The decode loop of this completion."""
         request, settings, metrics = self._request, self._settings, self._metrics
-        num_draft_tokens = request.num_draft_tokens
-        if num_draft_tokens is None:
-            num_draft_tokens = min(settings.num_draft_tokens, self._model_info.max_num_draft_tokens)
         sequence_id = secrets.token_bytes(SEQUENCE_ID_BYTES)
         committed = CommittedTokens(request.prompt_ids, self._model_info.vocab_size, request.max_length)
         opening = Opening(
@@ -111,8 +113,10 @@ class Completion:
             sampling=request.sampling.for_completion(self._index).to_proto(),
             acceptance_rule=request.acceptance_rule,
             max_length=request.max_length,
+            tenant=request.tenant,
         )
-        draft = self._draft if num_draft_tokens else None
+        window_size = self._window_size()
+        draft = None if window_size is NO_DRAFTS else self._draft
         drafter = Drafter(draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics)
         verifier = Verifier(self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = OutputAssembler(
@@ -121,4 +125,17 @@ class Completion:
             request.sampling.stop_token_ids,
             request.max_new_tokens,
         )
-        return decode(committed, drafter, verifier, output, num_draft_tokens, span)
+        return decode(committed, drafter, verifier, output, window_size, span)
+
+    def _window_size(self) -> WindowSize:
+        """As the request asks, or else the settings."""
+        asked = self._request.num_draft_tokens
+        limit = self._model_info.max_num_draft_tokens
+        if asked is None and self._settings.num_draft_tokens != "auto":
+            asked = min(self._settings.num_draft_tokens, limit)
+        if self._draft is None or asked == 0 or limit == 0:
+            return NO_DRAFTS
+        if asked is not None:
+            return FixedWindowSize(asked)
+        self._experience.announce(self._model_info)
+        return MeasuredWindowSize(limit, self._experience)

@@ -12,6 +12,7 @@ from orchestrator.drafter import NOTHING_DRAFTED, Drafter
 from orchestrator.output import OutputAssembler, OutputPiece
 from orchestrator.rounds import Round
 from orchestrator.verifier import Verifier
+from orchestrator.window_size import WindowSize
 from specdec.telemetry import names, tracing
 
 
@@ -20,7 +21,7 @@ async def decode(
     drafter: Drafter,
     verifier: Verifier,
     output: OutputAssembler,
-    num_draft_tokens: int,
+    window_size: WindowSize,
     parent: Span,
 ) -> AsyncGenerator[tuple[Round, OutputPiece], None]:
     """Run the rounds of one request until its output ends.
@@ -30,7 +31,7 @@ async def decode(
         drafter: asked for a proposal in each round.
         verifier: judges it.
         output: cuts what is committed where the request ends.
-        num_draft_tokens: most draft tokens a round (K).
+        window_size: chooses the draft tokens of each round (K).
         parent: the request's span.
 
     Yields:
@@ -52,11 +53,12 @@ async def decode(
                 break
             with tracing.span(names.ROUND, parent=parent) as span:
                 index, began = done.index + 1, time.perf_counter()
-                drafter.ask(judged, index, min(num_draft_tokens, committed.room - 1), span)
+                drafter.ask(judged, index, min(window_size.choose(), committed.room - 1), span)
                 yield done, piece
                 drafted = await drafter.drafted()
                 judged = await verifier.verify(index, drafted.window, span)
                 done = Round(index, drafted, judged, time.perf_counter() - began)
+                window_size.observe(done)
                 if span.is_recording():
                     span.set_attributes(done.attributes())
     finally:

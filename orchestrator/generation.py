@@ -18,6 +18,7 @@ from orchestrator.merging import merged
 from orchestrator.request import ResolvedRequest, resolve_request
 from orchestrator.request_stats import sum_attributes
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.window_size import SharedExperience
 from specdec.errors import Refusal, UnavailableError
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -37,6 +38,7 @@ class Generation:
         draft: the link to the draft service; None: there is none.
         settings: of the orchestrator.
         metrics: where the request and its rounds are counted.
+        experience: of all requests, for the choice of K.
         parent: the client's trace, if it sent one.
     """
 
@@ -47,6 +49,7 @@ class Generation:
         draft: DraftLink | None,
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
+        experience: SharedExperience,
         parent: SpanContext | None,
     ) -> None:
         if target.model_info is None or target.tokenizer is None:
@@ -56,6 +59,7 @@ class Generation:
         self._draft = draft
         self._settings = settings
         self._metrics = metrics
+        self._experience = experience
         self._parent = parent
         self._model_info = target.model_info
         self._model = target.model_info.model_id
@@ -109,6 +113,7 @@ class Generation:
                 self._draft,
                 self._settings,
                 self._metrics,
+                self._experience,
             )
             for index in range(request.num_completions)
         ]

@@ -14,6 +14,7 @@ from orchestrator.generation import Generation
 from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.window_size import SharedExperience
 from specdec.errors import ResourceExhaustedError, UnavailableError
 from specdec.serving.health import Health
 from specdec.telemetry import tracing
@@ -43,6 +44,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     def __init__(self, settings: OrchestratorSettings, metrics: OrchestratorMetrics | None = None) -> None:
         self._settings = settings
         self._metrics = metrics or OrchestratorMetrics()
+        self._experience = SharedExperience()
         self.target = TargetLink(settings.target, self._metrics, self._report)
         self.draft: DraftLink | None = None
         if settings.draft:
@@ -101,7 +103,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
 
     def _generation(self, request: generation_pb2.GenerateRequest, context: Context) -> Generation:
         parent = tracing.from_metadata(list(context.invocation_metadata() or ()))
-        return Generation(request, self.target, self.draft, self._settings, self._metrics, parent)
+        return Generation(request, self.target, self.draft, self._settings, self._metrics, self._experience, parent)
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:

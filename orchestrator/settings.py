@@ -1,5 +1,7 @@
 """Settings of the orchestrator."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -19,7 +21,11 @@ class OrchestratorSettings(ServiceSettings):
         f"127.0.0.1:{DEFAULT_DRAFT_PORT}",
         description="gRPC address of the draft service; empty: plain decoding only.",
     )
-    num_draft_tokens: int = Field(4, ge=0, le=256, description="Draft tokens a round (K) when a request does not say.")
+    num_draft_tokens: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = Field(
+        "auto",
+        description="Draft tokens a round (K) when a request does not say; auto: chosen round by round from measured "
+        "acceptance and times, 0 included.",
+    )
     max_new_tokens: int = Field(512, ge=1, description="New tokens of a request that does not say how many.")
     max_concurrent_requests: int = Field(256, ge=1, description="More than this are refused with RESOURCE_EXHAUSTED.")
     round_timeout_seconds: float = Field(

@@ -18,6 +18,7 @@ from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.serving.health import Health
 from specdec.v1 import model_pb2, target_pb2, target_pb2_grpc
 from target_service.engine import TargetEngine
+from target_service.measuring import measure_forward_costs
 from target_service.sequence import TargetSequence
 from target_service.settings import TargetSettings
 
@@ -61,6 +62,11 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
             )
         )
         runner = ModelRunner(model.model, model.info.vocab_size)
+        model.info.forward_costs.extend(
+            await asyncio.to_thread(
+                measure_forward_costs, runner, self._settings.max_batch_rows, model.info.max_context_length
+            )
+        )
         engine = TargetEngine(runner, model.info, model.model.device, self._settings.max_batch_rows)
         self._model = model
         self._host.start(engine, health)

@@ -21,14 +21,20 @@ def serve(
         str | None, typer.Option(help="Target model: embedded name, Hugging Face id, directory or GGUF file.")
     ] = None,
     drafter: Annotated[
-        Literal["model", "ngram", "none"] | None,
-        typer.Option(help="Where draft tokens come from: a draft model, prompt lookup, or nowhere."),
+        Literal["model", "ngram", "suffix", "combined", "none"] | None,
+        typer.Option(help="Where draft tokens come from: a draft model, lookup (two kinds), both, or nowhere."),
     ] = None,
     draft_model: Annotated[
         str | None, typer.Option(help="Draft model, named like --model; implies --drafter model.")
     ] = None,
     num_draft_tokens: Annotated[
-        int | None, typer.Option("--num-draft-tokens", "-k", min=0, help="Draft tokens a round (K).")
+        str | None,
+        typer.Option(
+            "--num-draft-tokens",
+            "-k",
+            metavar="N|auto",
+            help="Draft tokens a round (K) when a request does not say; auto chooses round by round.",
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Device of both models: cpu, cuda, cuda:N or auto.")] = None,
     draft_device: Annotated[str | None, typer.Option(help="Device of the draft model, if it is another one.")] = None,
@@ -74,15 +80,18 @@ def serve(
     Every further setting of a service is taken from the environment: SPECDEC_TARGET_*, SPECDEC_DRAFT_* and
     SPECDEC_ORCHESTRATOR_*, as `specdec target --help` and its sisters list them.
     """
-    if draft_model is not None and drafter not in (None, "model"):
+    if draft_model is not None and drafter not in (None, "model", "combined"):
         raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
     # Imported here so that `specdec --help` stays quick.
     from rich.console import Console
 
+    from specdec.cli.request import parse_num_draft_tokens
     from specdec.cli.service_group import ServiceFailedError
     from specdec.cli.signals import StoppedBySignal, until_signal
     from specdec.cli.three_services import ThreeServices
 
+    if num_draft_tokens is not None:
+        parse_num_draft_tokens(num_draft_tokens)
     services = ThreeServices(
         model=model,
         drafter=drafter,

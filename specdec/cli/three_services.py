@@ -12,7 +12,7 @@ from specdec.cli.service_group import ServiceSpec
 
 _LOOPBACK = "127.0.0.1"
 
-DrafterKind = Literal["model", "ngram", "none"]
+DrafterKind = Literal["model", "ngram", "suffix", "combined", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class ThreeServices:
     drafter: DrafterKind | None = None
     """none: no draft service is started, and the orchestrator decodes plainly."""
     draft_model: str | None = None
-    """Implies the drafter "model"."""
-    num_draft_tokens: int | None = None
+    """Implies the drafter "model", if none is named."""
+    num_draft_tokens: int | str | None = None
+    """A number, or "auto"."""
     device: str | None = None
     draft_device: str | None = None
     """None: the same as `device`."""

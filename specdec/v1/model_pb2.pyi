@@ -64,6 +64,7 @@ class ModelInfo(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FORWARD_COSTS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol; peers with different versions refuse each other."""
     model_id: _builtins.str
@@ -92,6 +93,10 @@ class ModelInfo(_message.Message):
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids that end a generation by default (tokenizer and generation config together)."""
 
+    @_builtins.property
+    def forward_costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardCost]:
+        """What a forward pass costs, measured when the service started; rows increase. Empty: not measured."""
+
     def __init__(
         self,
         *,
@@ -106,14 +111,41 @@ class ModelInfo(_message.Message):
         dtype: _builtins.str = ...,
         device: _builtins.str = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        forward_costs: _abc.Iterable[Global___ForwardCost] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "max_context_length", b"max_context_length", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "forward_costs", b"forward_costs", "max_context_length", b"max_context_length", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
+
+@_typing.final
+class ForwardCost(_message.Message):
+    """Duration of a forward pass of so many rows. Peers choose the number of draft tokens by it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    MICROSECONDS_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    """Tokens of all sequences in the pass."""
+    microseconds: _builtins.int
+    """How long it took, in microseconds."""
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        microseconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["microseconds", b"microseconds", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardCost: _TypeAlias = ForwardCost  # noqa: Y015
 
 @_typing.final
 class Timings(_message.Message):

@@ -270,7 +270,7 @@ async def test_cancelled_requests_leave_nothing_behind(method: str, caplog: pyte
         assert run.service.draft is not None
         assert run.service.target.num_sequences == run.service.draft.num_sequences == 0
         assert run.counting.by_attribute(names.ACTIVE_REQUESTS) == {"": 0}
-        assert run.counting.by_attribute(names.REQUESTS)["CANCELLED"] > 20
+        assert run.counting.by_attribute(names.REQUESTS)["CANCELLED"] >= 10
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
         assert (await run.generate()).token_ids == EXPECTED
     assert not target.refusals

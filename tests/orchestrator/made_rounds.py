@@ -1,0 +1,48 @@
+"""Rounds made up for tests: what the services would have said of them."""
+
+from orchestrator.drafter import Drafted
+from orchestrator.rounds import Round
+from orchestrator.verifier import Judged
+from orchestrator.window import Window
+from specdec.v1 import model_pb2, target_pb2
+
+
+def made_round(
+    num_draft_tokens: int,
+    num_accepted: int,
+    *,
+    verify_seconds: float = 0.1,
+    draft_seconds: float = 0.0,
+    network_seconds: float = 0.0,
+    queue_seconds: float = 0.0,
+    batch_sequences: int = 1,
+    batch_rows: int | None = None,
+) -> Round:
+    """One round.
+
+    Args:
+        num_draft_tokens: in the window.
+        num_accepted: of them.
+        verify_seconds: of the forward pass.
+        draft_seconds: of all draft steps.
+        network_seconds: on the way to the target and back.
+        queue_seconds: before the forward pass.
+        batch_sequences: in the pass.
+        batch_rows: in the pass; None: those of so many windows like this one.
+    """
+    window = Window([5] * num_draft_tokens)
+    verdict = target_pb2.Verdict(
+        base_length=10,
+        accepted_nodes=range(num_accepted),
+        timings=model_pb2.Timings(
+            queue_microseconds=round(queue_seconds * 1e6),
+            compute_microseconds=round(verify_seconds * 1e6),
+            batch_sequences=batch_sequences,
+            batch_rows=batch_sequences * (num_draft_tokens + 1) if batch_rows is None else batch_rows,
+        ),
+    )
+    timings = model_pb2.Timings(compute_microseconds=round(draft_seconds * 1e6)) if num_draft_tokens else None
+    drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings)
+    wait_seconds = queue_seconds + verify_seconds + network_seconds
+    judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
+    return Round(1, drafted, judged, drafted.wait_seconds + judged.wait_seconds)

@@ -1,0 +1,62 @@
+"""Prediction of the duration of a round."""
+
+import pytest
+
+from orchestrator.round_costs import RoundCosts
+from specdec.v1 import model_pb2
+from tests.orchestrator.made_rounds import made_round
+
+
+def model_info(*costs: tuple[int, int]) -> model_pb2.ModelInfo:
+    return model_pb2.ModelInfo(
+        forward_costs=[model_pb2.ForwardCost(rows=rows, microseconds=microseconds) for rows, microseconds in costs]
+    )
+
+
+def test_a_round_is_drafting_network_queue_and_forward_pass() -> None:
+    costs = RoundCosts()
+    assert not costs.are_known
+    costs.announce(model_info((1, 100_000), (5, 140_000), (9, 180_000)))
+    assert costs.seconds(0) == pytest.approx(0.1)
+    assert costs.seconds(4) == pytest.approx(0.14)
+    costs.observe(made_round(4, 2, verify_seconds=0.14, draft_seconds=0.04, network_seconds=0.02, queue_seconds=0.07))
+    assert costs.seconds(4) == pytest.approx(4 * 0.01 + 0.02 + 1.5 * 0.14)
+    # Half a pass is waited for, whatever the pass takes.
+    assert costs.seconds(0) == pytest.approx(0.02 + 1.5 * 0.1)
+
+
+def test_all_that_share_the_pass_are_taken_to_do_the_same() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info((1, 10_000), (101, 110_000)))
+    costs.observe(made_round(0, 0, verify_seconds=0.017, batch_sequences=8))
+    assert costs.seconds(0) == pytest.approx(0.017)
+    assert costs.seconds(4) == pytest.approx(0.049)
+
+
+def test_a_target_that_measured_nothing_is_learnt_from_its_rounds() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info())
+    with pytest.raises(RuntimeError):
+        costs.seconds(0)
+    for _ in range(300):
+        costs.observe(made_round(0, 0, verify_seconds=0.1))
+        costs.observe(made_round(7, 0, verify_seconds=0.2))
+    assert costs.seconds(0) == pytest.approx(0.1, rel=0.25)
+    assert costs.seconds(7) == pytest.approx(0.2, rel=0.25)
+
+
+def test_costs_that_make_no_sense_are_none() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info((3, 10), (1, 20)))
+    assert not costs.are_known
+
+
+def test_announcing_again_keeps_what_was_learnt() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info((1, 100_000)))
+    for _ in range(100):
+        costs.observe(made_round(0, 0, verify_seconds=0.2))
+    costs.announce(model_info((1, 100_000)))
+    assert costs.seconds(0) == pytest.approx(0.2, rel=0.01)
+    costs.announce(model_info((1, 50_000)))
+    assert costs.seconds(0) == pytest.approx(0.05)

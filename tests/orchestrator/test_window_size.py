@@ -1,0 +1,153 @@
+"""The choice of K."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience, tokens_per_second
+from specdec.forward_costs import ForwardCosts
+from specdec.v1 import model_pb2
+from tests.orchestrator.made_rounds import made_round
+
+LIMIT = 16
+STEEP = {1: 100, 2: 200, 17: 1700}
+"""Milliseconds of a forward pass by rows, where every row costs as much as the first."""
+FLAT = {1: 100, 2: 130, 5: 135, 17: 180}
+
+
+class Bench:
+    """Rounds of one request after another against services with known costs and acceptance."""
+
+    def __init__(self, costs: dict[int, int], draft_seconds: float = 0.005, seed: int = 0) -> None:
+        self.experience = SharedExperience()
+        self.experience.announce(
+            model_pb2.ModelInfo(
+                forward_costs=[model_pb2.ForwardCost(rows=rows, microseconds=1000 * ms) for rows, ms in costs.items()]
+            )
+        )
+        self._costs = ForwardCosts((rows, ms / 1000) for rows, ms in costs.items())
+        self._draft_seconds = draft_seconds
+        self._random = random.Random(seed)
+        self.seconds = 0.0
+        self.tokens = 0
+
+    def request(self) -> MeasuredWindowSize:
+        return MeasuredWindowSize(LIMIT, self.experience)
+
+    def verify_seconds(self, rows: int) -> float:
+        return self._costs.seconds(rows)
+
+    def run(self, size: MeasuredWindowSize | FixedWindowSize, acceptance: float, num_rounds: int) -> list[int]:
+        """Rounds where each draft token is accepted with this probability; returns the K of each."""
+        chosen = []
+        for _ in range(num_rounds):
+            count = size.choose()
+            accepted = 0
+            while accepted < count and self._random.random() < acceptance:
+                accepted += 1
+            verify, draft = self.verify_seconds(count + 1), count * self._draft_seconds
+            size.observe(made_round(count, accepted, verify_seconds=verify, draft_seconds=draft))
+            self.seconds += verify + draft
+            self.tokens += accepted + 1
+            chosen.append(count)
+        return chosen
+
+
+@pytest.mark.parametrize(
+    ("rates", "seconds", "expected"),
+    [
+        ([], [0.5], [2.0]),
+        ([0.5, 0.5], [1.0, 1.0, 2.0], [1.0, 1.5, 0.875]),
+        ([0.0, 0.9], [1.0, 1.0, 1.0], [1.0]),
+        ([0.05, 0.05], [1.0, 1.0, 1.0], [1.0, 1.05]),
+    ],
+)
+def test_tokens_per_second(rates: Sequence[float], seconds: Sequence[float], expected: Sequence[float]) -> None:
+    assert list(tokens_per_second(rates, seconds)) == pytest.approx(expected)
+
+
+def test_a_good_drafter_gets_long_windows_and_a_bad_one_none() -> None:
+    bench = Bench(FLAT)
+    good, bad = bench.request(), bench.request()
+    assert min(bench.run(good, 0.95, 60)[30:]) >= 8
+    assert bench.run(bad, 0.0, 60)[10:].count(0) >= 46
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
+def test_it_is_about_as_good_as_the_best_fixed_k(costs: dict[int, int], acceptance: float) -> None:
+    paces = {}
+    for count in range(LIMIT + 1):
+        bench = Bench(costs)
+        bench.run(FixedWindowSize(count), acceptance, 400)
+        paces[count] = bench.tokens / bench.seconds
+    bench = Bench(costs)
+    for _ in range(4):
+        bench.run(bench.request(), acceptance, 100)
+    assert bench.tokens / bench.seconds >= 0.9 * max(paces.values())
+
+
+@pytest.mark.parametrize("num_good", [0, 5, 30, 100])
+def test_when_acceptance_collapses_drafting_ends_within_ten_rounds(num_good: int) -> None:
+    bench = Bench(FLAT)
+    bench.run(bench.request(), 0.8, 300)
+    size = bench.request()
+    bench.run(size, 0.8, num_good)
+    chosen = bench.run(size, 0.0, 40)
+    assert 0 in chosen[:10]
+    assert chosen[10:].count(0) >= 22
+
+
+def test_a_hopeless_request_costs_little() -> None:
+    bench = Bench(FLAT)
+    bench.run(bench.request(), 0.6, 300)
+    bench.seconds = 0.0
+    bench.tokens = 0
+    bench.run(bench.request(), 0.0, 200)
+    assert bench.seconds / bench.tokens <= 1.05 * bench.verify_seconds(1)
+
+
+def test_it_comes_back_when_acceptance_recovers() -> None:
+    bench = Bench(FLAT)
+    size = bench.request()
+    bench.run(size, 0.0, 60)
+    chosen = bench.run(size, 0.9, 100)
+    first = next(index for index, count in enumerate(chosen) if count > 1)
+    assert first <= 70
+    assert min(chosen[first + 10 :]) > 1
+
+
+def test_k_does_not_swing() -> None:
+    bench = Bench(FLAT)
+    size = bench.request()
+    bench.run(size, 0.7, 50)
+    chosen = bench.run(size, 0.7, 200)
+    changes = sum(before != after for before, after in itertools.pairwise(chosen))
+    assert changes <= 40
+    assert chosen.count(0) <= 10
+
+
+def test_a_new_request_begins_with_what_others_have_learnt_but_never_without_hope() -> None:
+    bench = Bench(FLAT)
+    bench.run(bench.request(), 0.95, 200)
+    assert bench.request().choose() >= 8
+    for _ in range(20):
+        bench.run(bench.request(), 0.0, 100)
+    assert bench.request().choose() >= 1
+
+
+def test_while_nothing_is_known_k_is_moderate() -> None:
+    assert MeasuredWindowSize(LIMIT, SharedExperience()).choose() == 4
+    assert MeasuredWindowSize(2, SharedExperience()).choose() == 2
+
+
+def test_rounds_where_the_drafter_had_no_guess_say_nothing_against_it() -> None:
+    """Prompt lookup without a match costs nothing, and says nothing about the next match."""
+    bench = Bench(FLAT)
+    size = bench.request()
+    bench.run(size, 0.9, 40)
+    for _ in range(200):
+        assert size.choose() > 1
+        size.observe(made_round(0, 0, verify_seconds=0.1))

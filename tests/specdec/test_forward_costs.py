@@ -1,0 +1,55 @@
+"""What a forward pass is expected to take."""
+
+import pytest
+
+from specdec.forward_costs import ForwardCosts
+
+POINTS = [(1, 0.01), (2, 0.016), (5, 0.016), (9, 0.02)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [(0.5, 0.01), (1, 0.01), (1.5, 0.013), (2, 0.016), (4, 0.016), (7, 0.018), (9, 0.02), (17, 0.028)],
+)
+def test_costs_are_linear_between_and_beyond_the_points(rows: float, seconds: float) -> None:
+    assert ForwardCosts(POINTS).seconds(rows) == pytest.approx(seconds)
+
+
+def test_more_rows_never_cost_less() -> None:
+    costs = ForwardCosts([(1, 0.02), (2, 0.01), (4, 0.03)])
+    assert [costs.seconds(rows) for rows in (1, 2, 3)] == pytest.approx([0.02, 0.02, 0.025])
+    for _ in range(100):
+        costs.observe(4, 0.001)
+    assert costs.seconds(8) >= costs.seconds(4)
+
+
+@pytest.mark.parametrize("points", [[], [(0, 0.1)], [(1, 0.0)], [(2, 0.1), (2, 0.2)], [(3, 0.1), (2, 0.2)]])
+def test_points_that_are_no_costs(points: list[tuple[int, float]]) -> None:
+    with pytest.raises(ValueError, match="forward costs"):
+        ForwardCosts(points)
+
+
+def test_all_costs_follow_a_machine_that_got_slower() -> None:
+    costs = ForwardCosts(POINTS)
+    for _ in range(60):
+        costs.observe(1, 0.02)
+    assert costs.seconds(1) == pytest.approx(0.02, rel=0.02)
+    assert costs.seconds(9) == pytest.approx(0.04, rel=0.4)
+
+
+def test_the_shape_follows_passes_of_different_sizes() -> None:
+    costs = ForwardCosts(POINTS)
+    for _ in range(400):
+        costs.observe(1, 0.01)
+        costs.observe(5, 0.03)
+    assert costs.seconds(1) == pytest.approx(0.01, rel=0.1)
+    assert costs.seconds(5) == pytest.approx(0.03, rel=0.1)
+
+
+def test_one_stall_moves_little() -> None:
+    costs = ForwardCosts(POINTS)
+    costs.observe(1, 60.0)
+    assert costs.seconds(1) < 0.012
+    costs.observe(0, 1.0)
+    costs.observe(3, 0.0)
+    assert costs.seconds(1) < 0.012
