@@ -139,6 +139,7 @@ def measure(settings: ExactnessSettings, dtype: str, prompts: Sequence[Prompt], 
             dtype=dtype,
             max_new_tokens=settings.max_new_tokens,
             batch_size=settings.reference_batch_size,
+            num_threads=settings.num_threads,
             on_done=lambda count: progress.advance(task, count),
         )
         task = progress.add_task(f"{dtype}: services", total=len(prompts))

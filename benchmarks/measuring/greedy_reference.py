@@ -51,6 +51,7 @@ def generate_references(
     dtype: str,
     max_new_tokens: int,
     batch_size: int,
+    num_threads: int,
     on_done: Callable[[int], None],
 ) -> list[GreedyReference]:
     """Answer each text as a chat, in its order.
@@ -62,8 +63,10 @@ def generate_references(
         dtype: element type of the weights.
         max_new_tokens: most tokens of an answer.
         batch_size: prompts generated together, padded on the left; 1 pads nothing.
+        num_threads: of this process on CPU, from now on.
         on_done: told how many more are done.
     """
+    torch.set_num_threads(num_threads)
     directory = provide_model(model_name, default_report())
     torch_device = choose_device(device)
     tokenizer: Any = AutoTokenizer.from_pretrained(directory)
