@@ -1,4 +1,4 @@
-"""All text of a run: what earlier processes wrote, what is being written, what is kept for measuring."""
+"""All text of a run: what earlier processes or another run wrote, what is being written, what is kept for measuring."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class Corpus:
     Args:
         store: where the shards are; read at once.
         writer: writes further texts.
+        shared: texts of another run.
 
     Raises:
         ModelError: a shard on disk is damaged.
     """
 
-    def __init__(self, store: SampleStore, writer: Writer) -> None:
+    def __init__(self, store: SampleStore, writer: Writer, shared: Sequence[Sample] = ()) -> None:
         self._store = store
-        self._samples = store.load()
+        self._samples = [*shared, *store.load()]
         self._known = {sample.index for sample in self._samples}
         self._writer = writer
         self._texts: Iterator[Sample] | None = None
@@ -39,7 +40,7 @@ class Corpus:
 
     @property
     def seconds(self) -> float:
-        """Time of writing, in earlier processes too."""
+        """Time of writing, in earlier processes too; not that of another run."""
         return self._store.seconds
 
     @property

@@ -30,10 +30,12 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
         + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
         + f"; {training['tokens_visited']:,} visited, repetitions counted.",
+        *_shared_text(training),
         f"- {training['hours']:.2f} hours in all, seed {training['seed']}, on {report['machine']['device']} with "
         f"{report['machine']['threads']} threads; learning rate {training['learning_rate']:g}.",
         f"- On held-out text: most probable token the same at {100 * last['agreement']:.1f} % of positions; "
         f"laws overlap by {100 * last['overlap']:.1f} %.",
+        f"- Trained by `{_command(training)}`.",
         f"- Size {report['size_bytes'] / 1e6:.1f} MB (float16, without the embeddings).",
         "",
         "## Measured",
@@ -55,3 +57,16 @@ def model_card(report: Mapping[str, Any]) -> str:
         row = [of_category[temperature, count] for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
         lines.append(f"| {category} | {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _shared_text(training: Mapping[str, Any]) -> list[str]:
+    """Where the data comes from, if another run wrote it."""
+    if training["text_hours"] is None:
+        return []
+    seed, hours = training["text_seed"], training["text_hours"]
+    return [f"- The data is that of another run (seed {seed}), whose writing took {hours:.2f} hours more."]
+
+
+def _command(training: Mapping[str, Any]) -> str:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in training["settings"].items() if value != ""]
+    return " ".join(["specdec train-draft", f"--target={training['target']}", "--out=DIR", *flags])

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.batches import BatchMaker
@@ -23,14 +21,13 @@ from draft_service.training.publication import publish
 from draft_service.training.report import HELD_OUT
 from draft_service.training.samples import NUM_TOP, Sample, SampleStore
 from draft_service.training.settings import TrainingSettings
-from draft_service.training.storage import write_whole
+from draft_service.training.shared_text import SharedText
 from draft_service.training.student import choose_layers, make_student
 from draft_service.training.trainer import Trainer
-from draft_service.training.vocabulary import choose_draft_vocab, token_mass
+from draft_service.training.vocabulary import choose_draft_vocab, kept_draft_vocab, token_mass
 from draft_service.training.workplace import check_same, exclusive
 from draft_service.training.writer import Writer, score_in_float32
 from specdec.models.cache import check_room
-from specdec.models.errors import ModelError
 from specdec.models.loading import LoadedModel, load_model
 from specdec.models.progress import default_report
 from specdec.models.source import provide_model
@@ -94,22 +91,28 @@ class TrainingRun:
         self._work = work
         self._tell = tell
         self._conversation = Conversation.of(target.tokenizer_files)
-        self._num_prompts = len(prompts)
         layers = choose_layers(settings.layers, target.model.config.num_hidden_layers)
         embeddings = read_embeddings(provide_model(settings.target, default_report()), target.model)
         self._origin = DraftOrigin(
             settings.target, target.info.tokenizer_hash, sha256_of(embeddings), layers, settings.seed
         )
-        facts = {
+        target_facts = {
             "tokenizer_hash": self._origin.tokenizer_hash,
             "embeddings_sha256": self._origin.embeddings_sha256,
-            "seed": settings.seed,
-            "layers": layers,
-            "draft_vocab_size": settings.draft_vocab_size,
+        }
+        student_facts = {"seed": settings.seed, "layers": layers, "draft_vocab_size": settings.draft_vocab_size}
+        self._text_facts: dict[str, object] = {
             "num_prompts": len(prompts),
             "max_answer_tokens": settings.max_answer_tokens,
+            # None: the run's own.
+            "text_seed": None,
+            "text_tokens": None,
         }
-        check_same(work / "run.json", facts)
+        self._shared: SharedText | None = None
+        if settings.data is not None:
+            self._shared = SharedText.load(settings.data, target_facts, settings.tokens)
+            self._text_facts = self._shared.facts
+        check_same(work / "run.json", {**target_facts, **student_facts, **self._text_facts})
         score_in_float32(target.model)
         writer = Writer(
             ModelRunner(target.model, target.info.vocab_size),
@@ -121,8 +124,9 @@ class TrainingRun:
             max_answer_tokens=settings.max_answer_tokens,
             max_length=target.info.max_context_length,
         )
-        self._corpus = Corpus(SampleStore(work / "data"), writer)
-        check_room(work, max(0, settings.tokens - self._corpus.num_tokens) * _BYTES_PER_TOKEN, "--out")
+        self._corpus = Corpus(SampleStore(work / "data"), writer, self._shared.samples if self._shared else ())
+        num_tokens = 0 if self._shared else max(0, settings.tokens - self._corpus.num_tokens)
+        check_room(work, num_tokens * _BYTES_PER_TOKEN, "--out")
         self._trainer: Trainer | None = None
 
     def train(self) -> None:
@@ -186,10 +190,12 @@ class TrainingRun:
                 "tokens_written": self._corpus.num_tokens,
                 "own_tokens": self._corpus.num_own_tokens,
                 "tokens_visited": progress.visited_tokens,
-                "num_prompts": self._num_prompts,
+                **self._text_facts,
+                "text_hours": round(self._shared.seconds / 3600, 4) if self._shared else None,
                 "hours": round(self._seconds / 3600, 4),
                 "seed": settings.seed,
                 "learning_rate": settings.learning_rate,
+                "settings": settings.recorded(),
                 "history": progress.history,
             },
             target=target,
@@ -213,6 +219,8 @@ class TrainingRun:
     @property
     def _wants_text(self) -> bool:
         corpus = self._corpus
+        if self._shared is not None:
+            return False
         if not (corpus.learnable and corpus.held_out):
             return True
         if corpus.num_tokens >= self._settings.tokens or self._share_done >= _WRITING_SHARE:
@@ -245,7 +253,7 @@ class TrainingRun:
         """The trainer, made once there is text: new, or from the last checkpoint."""
         if self._trainer is None:
             settings, model = self._settings, self._target.model
-            draft_vocab = self._draft_vocab()
+            draft_vocab = kept_draft_vocab(self._work / "draft_vocab.safetensors", self._choose_vocab)
             self._batch_maker = BatchMaker(
                 draft_vocab, self._target.info.vocab_size, model.device, settings.batch_tokens
             )
@@ -262,18 +270,10 @@ class TrainingRun:
                 self._measure(self._trainer)
         return self._trainer
 
-    def _draft_vocab(self) -> torch.Tensor:
-        """Chosen once, from the text that there is then."""
-        path = self._work / "draft_vocab.safetensors"
-        if not path.exists():
-            info = self._target.info
-            mass = token_mass(self._corpus.samples, info.vocab_size)
-            chosen = choose_draft_vocab(mass, self._settings.draft_vocab_size, info.stop_token_ids)
-            write_whole(path, save({"draft_vocab": chosen}))
-        try:
-            return load(path.read_bytes())["draft_vocab"]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise ModelError(f"{path} is damaged; give another --out to begin anew") from error
+    def _choose_vocab(self) -> torch.Tensor:
+        info = self._target.info
+        mass = token_mass(self._corpus.samples, info.vocab_size)
+        return choose_draft_vocab(mass, self._settings.draft_vocab_size, info.stop_token_ids)
 
     def _measure(self, trainer: Trainer) -> None:
         batches = self._batch_maker.batches(self._corpus.held_out[:_NUM_MEASURED])

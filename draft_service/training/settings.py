@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -22,6 +22,11 @@ class TrainingSettings(BaseSettings):
     out: Path = Field(description="Directory for the draft model; the data and checkpoints lie in its folder work/.")
     hours: float = Field(2.0, gt=0, description="Time for writing and training together, earlier runs included.")
     tokens: int = Field(1_000_000, ge=1, description="Tokens that the target writes at most.")
+    data: Path | None = Field(
+        None,
+        description="Directory (--out) of another run on the same target: learn from its text, at most --tokens of it, "
+        "and write none. So several students are trained on one text.",
+    )
     visits: int = Field(
         0, ge=0, description="Tokens trained on, repetitions counted, after which it ends; 0: when the hours are over."
     )
@@ -56,3 +61,7 @@ class TrainingSettings(BaseSettings):
     )
     batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
     learning_rate: float = Field(5e-4, gt=0, description="Highest learning rate.")
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings by which the draft can be trained again, as JSON values: all but those of places."""
+        return self.model_dump(mode="json", exclude={"target", "out", "data", "prompts", "report_prompts"})
