@@ -2,7 +2,8 @@
 #
 # On x86-64 PyPI's torch brings CUDA, several GB of it. For CPUs only:
 #   --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-# No image holds weights: a service fetches its model into SPECDEC_CACHE, or is given a directory that is mounted.
+# No image holds a target's weights: a service fetches its model into SPECDEC_CACHE, or is given a directory that is
+# mounted. The small draft of the embedded target comes with the code.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS wheel

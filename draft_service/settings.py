@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
 from specdec.sampling.params import MAX_DRAFT_LAW_SIZE
-from specdec.settings import DEFAULT_DRAFT_PORT, ModelServiceSettings
+from specdec.settings import DEFAULT_DRAFT_MODEL, DEFAULT_DRAFT_PORT, DEFAULT_DRAFTER, ModelServiceSettings
 
 
 class DraftSettings(ModelServiceSettings):
@@ -21,12 +21,17 @@ class DraftSettings(ModelServiceSettings):
         DEFAULT_DRAFT_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
     )
     drafter: Literal["model", "ngram"] = Field(
-        "ngram", description="model: a causal language model (--model); ngram: prompt lookup, no model."
+        DEFAULT_DRAFTER, description="model: a causal language model (--model); ngram: prompt lookup, no model."
+    )
+    model: str = Field(
+        DEFAULT_DRAFT_MODEL,
+        description="Draft model: the one that comes with this package, a directory from `specdec train-draft`, or any "
+        "model with the target's tokenizer: Hugging Face id, directory, or path of a GGUF file.",
     )
     target_model: str = Field(
         "",
-        description="Target of a draft from `specdec train-draft`, whose embeddings it shares, if it is not found "
-        "under the name that it had there.",
+        description="Target of a trained draft, whose embeddings it shares; refused if the draft was trained for "
+        "another one. Empty: found under the name that it had in training.",
     )
     ngram_max: int = Field(4, ge=1, le=64, description="Longest suffix, in tokens, that prompt lookup searches for.")
     ngram_min: int = Field(2, ge=1, le=64, description="Shortest suffix, in tokens, that it still trusts.")

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from draft_service.draft_vocabulary import restrict_head, spread_logits
+from draft_service.shipped_drafts import shipped_drafts
 from specdec.models.architecture import check_architecture, read_config
 from specdec.models.description import ModelDescription, read_description
 from specdec.models.errors import ModelError, first_line
@@ -32,6 +33,10 @@ _WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _VOCAB = "draft_vocab"
 _FORMAT = 1
+_INSTEAD = (
+    "name a draft of {0} with --model, train one with `specdec train-draft`, or draft without a model; if the draft's "
+    "own target was meant, name it with --target-model"
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ def draft_files(student: PreTrainedModel, draft_vocab: torch.Tensor, origin: Dra
 
 
 def is_trained_draft(name: str) -> bool:
-    """Whether the name of a model is that of a directory with a trained draft."""
-    return bool(name) and (Path(name).expanduser() / _ORIGIN).is_file()
+    """Whether a model's name is that of a draft that comes with this package, or of a directory with a trained one."""
+    return bool(name) and (_directory(name) / _ORIGIN).is_file()
 
 
 def load_trained_draft(
@@ -85,7 +90,7 @@ def load_trained_draft(
     Its logits span the target's vocabulary and are -inf outside the draft vocabulary.
 
     Args:
-        name: directory of the draft.
+        name: of a draft that comes with this package, or its directory.
         target: name of its target; empty: the one it was trained with.
         dtype: as for `load_model`.
         device: as for `load_model`.
@@ -95,7 +100,7 @@ def load_trained_draft(
     Raises:
         ModelError: a file is damaged, or the target is not the one that the draft was trained for.
     """
-    directory = Path(name).expanduser()
+    directory = _directory(name)
     origin = _read_origin(directory)
     torch_device = choose_device(device)
     target_name = target or origin.target
@@ -105,8 +110,7 @@ def load_trained_draft(
     if found_hash != origin.tokenizer_hash:
         raise ModelError(
             f"the draft {name} was trained for the tokenizer of {origin.target} (hash {origin.tokenizer_hash[:16]}), "
-            f"and {target_name} has another one (hash {found_hash[:16]}); train a draft for {target_name}, or name "
-            "the draft's own target with --target-model"
+            f"and {target_name} has another one (hash {found_hash[:16]}); {_INSTEAD.format(target_name)}"
         )
     config = read_config(directory)
     check_architecture(config)
@@ -118,7 +122,7 @@ def load_trained_draft(
     if sha256_of(embeddings) != origin.embeddings_sha256:
         raise ModelError(
             f"the embeddings of {target_name} are not those of {origin.target} that the draft {name} was trained "
-            f"with; train a draft for {target_name}, or name the draft's own target with --target-model"
+            f"with; {_INSTEAD.format(target_name)}"
         )
     draft_vocab = _load_tensors(directory, model, embeddings, description)
     model.to(torch_device)
@@ -173,6 +177,10 @@ def sha256_of(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's bytes, in hex."""
     flat: Any = tensor.contiguous().flatten().view(torch.uint8).numpy()
     return hashlib.sha256(flat).hexdigest()
+
+
+def _directory(name: str) -> Path:
+    return shipped_drafts().get(name) or Path(name).expanduser()
 
 
 def _read_origin(directory: Path) -> DraftOrigin:

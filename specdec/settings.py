@@ -2,12 +2,16 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Literal, NoReturn, TypeVar
+from typing import Final, Literal, NoReturn, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_DRAFT_MODEL = f"{DEFAULT_MODEL}-draft"
+DEFAULT_DRAFTER: Final = "ngram"
+DEFAULT_DRAFTER_WITHOUT_MODEL: Final = "ngram"
+"""Where the target is not the embedded one, whose draft model is the default, and no draft model is named."""
 DEFAULT_ORCHESTRATOR_PORT = 50050
 DEFAULT_DRAFT_PORT = 50051
 DEFAULT_TARGET_PORT = 50052

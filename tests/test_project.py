@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFA
 
 ROOT = Path(__file__).parents[1]
 STUBS = ROOT / "specdec" / "v1"
+CHECKPOINTS = ROOT / "draft_service" / "checkpoints"
 MAX_LINES = 350
 
 
@@ -105,6 +108,29 @@ def test_an_image_holds_the_code_and_starts_its_service(image: str, module: str,
     assert {f"COPY {name} {name}" for name in (module, "specdec")} <= set(stage["wheel"].splitlines())
 
 
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_distribution_holds_the_shipped_drafts(tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "source"
+    for name in ("specdec", "draft_service", "target_service", "orchestrator"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "checkpoints"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    draft = source / "draft_service" / "checkpoints" / "some-draft"
+    draft.mkdir(parents=True)
+    for name in ("config.json", "draft.json", "model.safetensors", "report.json", "README.md"):
+        (draft / name).write_text("{}")
+    program = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", program], cwd=source, capture_output=True, timeout=120, check=True)
+    (archive,) = (path for path in tmp_path.iterdir() if path.is_file())
+    if kind == "wheel":
+        names = zipfile.ZipFile(archive).namelist()
+    else:
+        with tarfile.open(archive) as tar:
+            names = [name.partition("/")[2] for name in tar.getnames()]
+    held = {name for name in names if "checkpoints/" in name and not name.endswith("some-draft")}
+    assert held == {f"draft_service/checkpoints/some-draft/{path.name}" for path in draft.iterdir()}
+
+
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
     # Put together here, so that this file is not one of them. Homes of nobody are fine.
     roots = "|".join(("work", "root", "Users", r"home/(?!(?:specdec|someone)\b)\w+", r"tmp/\w+"))
@@ -121,6 +147,6 @@ def test_no_file_is_too_long_to_read_at_once() -> None:
     long = [
         str(path.relative_to(ROOT))
         for path in tracked_files()
-        if path.parent != STUBS and path.read_bytes().count(b"\n") > MAX_LINES
+        if path.parent != STUBS and CHECKPOINTS not in path.parents and path.read_bytes().count(b"\n") > MAX_LINES
     ]
     assert long == [], f"a file over {MAX_LINES} lines holds more than one thing"

@@ -213,9 +213,10 @@ async def _started_here(services: ThreeServices, notice: str) -> AsyncIterator[s
     from rich.text import Text
 
     from specdec.cli.service_group import ServiceGroup
+    from specdec.settings import DEFAULT_DRAFTER
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    drafter = services.drafter_flag or os.environ.get("SPECDEC_DRAFT_DRAFTER", "ngram")
+    drafter = services.drafter_flag or os.environ.get("SPECDEC_DRAFT_DRAFTER", DEFAULT_DRAFTER)
     console.print(f"{notice}: starting services here, with the drafter {drafter!r}")
     with console.status("starting") as status:
         async with ServiceGroup(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Literal
 
 from specdec.cli.ports import choose_ports
 from specdec.cli.service_group import ServiceSpec
+from specdec.settings import DEFAULT_DRAFTER_WITHOUT_MODEL, DEFAULT_MODEL
 
 _LOOPBACK = "127.0.0.1"
 
@@ -23,7 +25,7 @@ class ThreeServices:
     drafter: DrafterKind | None = None
     """none: no draft service is started, and the orchestrator decodes plainly."""
     draft_model: str | None = None
-    """Implies the drafter "model", if none is named."""
+    """Implies the drafter "model", if none is named. None: the draft that comes with the embedded target."""
     num_draft_tokens: int | str | None = None
     """A number, or "auto"."""
     device: str | None = None
@@ -48,8 +50,19 @@ class ThreeServices:
 
     @property
     def drafter_flag(self) -> str | None:
-        """The drafter that the flags ask for, if they do."""
-        return "model" if self.draft_model is not None and self.drafter is None else self.drafter
+        """The drafter that the flags ask for; None leaves it to the draft service."""
+        if self.drafter is not None:
+            return self.drafter
+        if self.draft_model is not None:
+            return "model"
+        is_said = self._variable("SPECDEC_DRAFT_DRAFTER") or self._variable("SPECDEC_DRAFT_MODEL")
+        # The draft model that is the default works with the embedded target only.
+        return None if is_said or self.target_model in (None, DEFAULT_MODEL) else DEFAULT_DRAFTER_WITHOUT_MODEL
+
+    @property
+    def target_model(self) -> str | None:
+        """The target model that the flags or the environment name, if they do."""
+        return self.model or self._variable("SPECDEC_TARGET_MODEL")
 
     def specs(self) -> tuple[ServiceSpec, ...]:
         """Target, draft and orchestrator, in that order; ports that are 0 are chosen now.
@@ -73,6 +86,7 @@ class ThreeServices:
             {
                 "drafter": drafter,
                 "model": self.draft_model,
+                "target-model": None if self._variable("SPECDEC_DRAFT_TARGET_MODEL") else self.target_model,
                 "device": self.device if self.draft_device is None else self.draft_device,
                 "dtype": self.dtype,
                 "num-threads": self.num_threads,
@@ -91,6 +105,10 @@ class ThreeServices:
             host=self.host,
         )
         return (target, orchestrator) if drafter == "none" else (target, draft, orchestrator)
+
+    def _variable(self, name: str) -> str | None:
+        """A variable that the services will see, if it is set and not empty."""
+        return self.environment.get(name) or os.environ.get(name) or None
 
     def _spec(
         self,

@@ -5,9 +5,10 @@ import pytest
 
 from draft_service.settings import DraftSettings
 from orchestrator.settings import OrchestratorSettings
+from specdec.cli import three_services
 from specdec.cli.service_group import ServiceSpec
 from specdec.cli.three_services import ThreeServices, reachable
-from specdec.settings import Settings, load_settings
+from specdec.settings import DEFAULT_MODEL, Settings, load_settings
 from target_service.settings import TargetSettings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104
@@ -55,6 +56,35 @@ def test_what_is_not_said_is_left_to_the_environment(monkeypatch: pytest.MonkeyP
     assert read(target_spec, TargetSettings).model == "from-environment"
     assert read(draft_spec, DraftSettings).drafter == "model"
     assert read(orchestrator_spec, OrchestratorSettings).num_draft_tokens == 9
+
+
+def test_a_draft_learns_which_target_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _draft(ThreeServices()).target_model == ""
+    assert _draft(ThreeServices(model="some-model")).target_model == "some-model"
+    monkeypatch.setenv("SPECDEC_TARGET_MODEL", "from-environment")
+    assert _draft(ThreeServices()).target_model == "from-environment"
+    monkeypatch.setenv("SPECDEC_DRAFT_TARGET_MODEL", "moved")
+    assert _draft(ThreeServices(model="some-model")).target_model == "moved"
+
+
+def test_a_target_that_no_draft_comes_with_is_served_without_a_draft_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(three_services, "DEFAULT_DRAFTER_WITHOUT_MODEL", "suffix")
+    for services, drafter in (
+        (ThreeServices(), None),
+        (ThreeServices(model=DEFAULT_MODEL), None),
+        (ThreeServices(model="some-model"), "suffix"),
+        (ThreeServices(environment={"SPECDEC_TARGET_MODEL": "some-model"}), "suffix"),
+        (ThreeServices(model="some-model", drafter="combined"), "combined"),
+        (ThreeServices(model="some-model", draft_model="small-model"), "model"),
+        # What the environment says is left to it.
+        (ThreeServices(model="some-model", environment={"SPECDEC_DRAFT_DRAFTER": "model"}), None),
+        (ThreeServices(model="some-model", environment={"SPECDEC_DRAFT_MODEL": "small-model"}), None),
+    ):
+        assert services.drafter_flag == drafter
+
+
+def _draft(services: ThreeServices) -> DraftSettings:
+    return read(services.specs()[1], DraftSettings)
 
 
 def test_without_a_drafter_there_is_no_draft_service() -> None:
