@@ -7,6 +7,7 @@ to serve many sequences of different lengths in one pass, without padding and wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from specdec.runner.cache import SequenceCache
+from specdec.runner.storage import KVStorage
 
 ATTENTION_NAME = "specdec_ragged"
 """Name to load a model with: `from_pretrained(..., attn_implementation=ATTENTION_NAME)`."""
@@ -28,7 +30,19 @@ class Segment:
     parents: list[int] | None = None
     """Of a token tree: for each of the last `len(parents)` rows, the row it follows (counted among them), or -1 for the
     row before the tree. None: a chain."""
+    spans: list[tuple[int, int]] = field(init=False)
+    """Where its tokens are, cached and new."""
     _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spans = self.cache.spans(self.cache.length + self.num_rows)
+
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All keys and values of one layer up to the new rows, once those are written.
+
+        Each is (kv_heads, length + rows, head_dim).
+        """
+        return self.cache.pool.storage.read(layer, self.spans)
 
     def mask(self, sliding_window: int | None, device: torch.device) -> torch.Tensor | None:
         """Which of the cached and new tokens each new row sees; (rows, length + rows) of bool, or None for all."""
@@ -37,6 +51,40 @@ class Segment:
                 self.cache.length, self.num_rows, self.parents, sliding_window, device
             )
         return self._masks[sliding_window]
+
+
+class RaggedBatch:
+    """What the attention must know of a batch.
+
+    Args:
+        segments: the sequences, in the order of their rows; their caches are prepared for the new rows.
+        device: of the model.
+    """
+
+    def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
+        self.segments = segments
+        self._writes: list[tuple[KVStorage, slice, torch.Tensor]] = []
+        start = end = 0
+        slots: list[int] = []
+        for index, segment in enumerate(segments):
+            length, storage = segment.cache.length, segment.cache.pool.storage
+            slots += segment.cache.slots(length, length + segment.num_rows)
+            end += segment.num_rows
+            # One write for all that lie in one storage.
+            if index + 1 == len(segments) or segments[index + 1].cache.pool.storage is not storage:
+                self._writes.append((storage, slice(start, end), torch.tensor(slots, device=device)))
+                start, slots = end, []
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Put the new rows of one layer behind the valid ones of their sequences.
+
+        Args:
+            layer: index of the layer.
+            key: (kv_heads, rows, head_dim), the rows of all segments side by side.
+            value: (kv_heads, rows, head_dim)
+        """
+        for storage, rows, slots in self._writes:
+            storage.write(layer, key[:, rows], value[:, rows], slots)
 
 
 def row_depths(num_rows: int, parents: list[int] | None) -> list[int]:
@@ -78,7 +126,7 @@ def ragged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    segments: list[Segment],
+    ragged_batch: RaggedBatch,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -92,8 +140,8 @@ def ragged_attention(
         query: (1, heads, rows, head_dim), the rows of all segments side by side.
         key: (1, kv_heads, rows, head_dim)
         value: (1, kv_heads, rows, head_dim)
-        attention_mask: not used; who sees whom follows from `segments`.
-        segments: the sequences, in the order of their rows.
+        attention_mask: not used; who sees whom follows from `ragged_batch`.
+        ragged_batch: the sequences.
         scaling: factor on the scores; None is 1 / sqrt(head_dim).
         sliding_window: a row sees this many tokens, itself included; None sees all.
         softcap: bound on the scores, `softcap * tanh(score / softcap)` (Gemma 2).
@@ -104,11 +152,13 @@ def ragged_attention(
     """
     heads, kv_heads = query.shape[1], key.shape[1]
     groups = heads // kv_heads
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    ragged_batch.write(layer, key[0], value[0])
     outputs = []
     start = 0
-    for segment in segments:
+    for segment in ragged_batch.segments:
         end = start + segment.num_rows
-        keys, values = segment.cache.write(module.layer_idx, key[0, :, start:end], value[0, :, start:end])  # type: ignore[arg-type]
+        keys, values = segment.read(layer)
         # The query heads that share a key head become further rows of that head: nothing is repeated in memory.
         rows = query[0, :, start:end].reshape(kv_heads, groups * segment.num_rows, -1)
         mask = segment.mask(sliding_window, query.device)

@@ -2,37 +2,103 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-_FIRST_CAPACITY = 64
+from specdec.runner.block_keys import BlockKeys
+from specdec.runner.free_space import Room
+from specdec.runner.pool import KVPool
+
+_ROOM_TOKENS = 512
+"""How far a sequence is thought to grow at most, when room is looked for where its blocks lie side by side."""
 
 
 class SequenceCache:
-    """Keys and values of one sequence for every layer, contiguous, grown by doubling.
+    """Keys and values of one sequence for every layer, in blocks of a pool, some of which it may share.
 
     A forward pass first writes the new rows of every layer behind `length` and then moves `length` past them, so a pass
-    that fails half-way leaves the cache as it was.
+    that fails half-way leaves the cache as it was. Who is done with a cache in a shared pool must `release` it.
+
+    Args:
+        pool: where its blocks are; None: memory of its own.
+        salt: prefixes are found again by caches with the same salt only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: KVPool | None = None, salt: bytes = b"") -> None:
+        self._pool = pool or KVPool(None)
+        self._keys = BlockKeys(self._pool.secret, salt, self._pool.block_tokens)
+        self._room = Room()
+        self._blocks: list[int] = []
+        self._runs: list[list[int]] = []  # first block and number of blocks that follow each other
+        self._num_published = 0
         self.length = 0
         """Tokens whose keys and values are valid, counted from the start of the sequence."""
-        self._keys: dict[int, torch.Tensor] = {}  # layer -> (kv_heads, capacity, head_dim)
-        self._values: dict[int, torch.Tensor] = {}
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put the new rows of one layer behind the valid ones and return all of them.
+    @property
+    def pool(self) -> KVPool:
+        """Where its blocks are."""
+        return self._pool
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds, shared ones included."""
+        return len(self._blocks)
+
+    def prepare(self, num_rows: int, expected_length: int = 0) -> bool:
+        """Have blocks to write `num_rows` rows behind `length`; what others hold or may find is copied first.
 
         Args:
-            layer: index of the layer.
-            key: (kv_heads, rows, head_dim)
-            value: (kv_heads, rows, head_dim)
+            num_rows: how many.
+            expected_length: tokens that the sequence may grow to.
 
         Returns:
-            Views of all keys and values up to the new rows, each (kv_heads, length + rows, head_dim).
+            False: the pool has too few blocks; nothing has changed.
         """
-        end = self.length + key.shape[1]
-        return _put(self._keys, layer, key, self.length, end), _put(self._values, layer, value, self.length, end)
+        size = self._pool.block_tokens
+        end = self._pool.num_blocks(self.length + num_rows)
+        blocks = self._pool.blocks
+        borrowed = [
+            index
+            for index in range(self.length // size, min(end, len(self._blocks)))
+            if not blocks.is_writable(self._blocks[index], max(self.length - index * size, 0))
+        ]
+        missing = max(end - len(self._blocks), 0)
+        if not borrowed and not missing:
+            return True
+        if len(borrowed) + missing > blocks.num_available:
+            return False
+        if not len(self._room):
+            blocks.end(self._room)
+            likely = min(expected_length, self.length + num_rows + _ROOM_TOKENS)
+            self._room = blocks.begin(max(missing, self._pool.num_blocks(likely) - len(self._blocks)))
+        for index in borrowed:
+            self._copy_block(index)
+        for block in blocks.take(self._room, missing):
+            self._append(block)
+        return True
+
+    def slots(self, start: int, end: int) -> list[int]:
+        """Slots of the tokens from `start` up to, and without, `end`, whose blocks it holds."""
+        size = self._pool.block_tokens
+        slots: list[int] = []
+        while start < end:
+            row = start % size
+            count = min(size - row, end - start)
+            first = self._blocks[start // size] * size + row
+            slots.extend(range(first, first + count))
+            start += count
+        return slots
+
+    def spans(self, length: int) -> list[tuple[int, int]]:
+        """Where the first `length` tokens are: spans of slots, in order."""
+        size = self._pool.block_tokens
+        spans = []
+        for first, count in self._runs:
+            start = first * size
+            spans.append((start, start + min(length, count * size)))
+            length -= count * size
+            if length <= 0:
+                break
+        return spans
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens; what lies behind is overwritten by the next pass.
@@ -43,46 +109,102 @@ class SequenceCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate a cache of {self.length} tokens to {length}")
         self.length = length
+        self._num_published = min(self._num_published, length // self._pool.block_tokens)
 
-    @torch.inference_mode()
     def copy_prefix(self, source: SequenceCache, length: int) -> None:
         """Begin with the first `length` tokens of another sequence, which must be the same tokens as this one's.
 
         Raises:
-            ValueError: this cache is not empty, or `source` has fewer valid tokens.
+            ValueError: this cache is not empty, or `source` has fewer valid tokens, or the pool is full.
         """
-        if self.length or length > source.length:
+        if self.length or length > source.length or not self.prepare(length):
             raise ValueError(f"cannot copy {length} of {source.length} tokens into a cache of {self.length}")
-        for layer in source._keys:
-            self.write(layer, source._keys[layer][:, :length], source._values[layer][:, :length])
+        self._pool.storage.move(source.slots(0, length), self.slots(0, length), source.pool.storage)
         self.length = length
 
-    @torch.inference_mode()
     def keep_rows(self, base: int, rows: list[int]) -> None:
         """After a token tree: move the rows `base + rows[i]` to `base + i` and end the sequence there.
 
-        `rows` increases, so a chain (0, 1, 2, ...) moves nothing.
+        `rows` increases, so a chain (0, 1, 2, ...) moves nothing. All of them were written by the last pass.
         """
         if rows != list(range(len(rows))):
-            source = torch.tensor([base + row for row in rows])
-            for tensors in (self._keys, self._values):
-                for tensor in tensors.values():
-                    tensor[:, base : base + len(rows)] = tensor[:, source.to(tensor.device)]
+            slots = self.slots(base, self.length)
+            self._pool.storage.move([slots[row] for row in rows], slots[: len(rows)])
         self.truncate(base + len(rows))
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory held, in bytes."""
-        return sum(t.numel() * t.element_size() for t in (*self._keys.values(), *self._values.values()))
+    def next_key(self, token_ids: Sequence[int]) -> bytes | None:
+        """Key of the block that will be computed next; None if there is nothing in it that could be shared.
 
+        Args:
+            token_ids: committed tokens, more than `length`.
+        """
+        index = self.length // self._pool.block_tokens
+        is_alone = len(token_ids) - index * self._pool.block_tokens <= 1
+        return None if is_alone else self._keys.key(index, token_ids)
 
-def _put(tensors: dict[int, torch.Tensor], layer: int, new: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    held = tensors.get(layer)
-    if held is None or held.shape[1] < end:
-        capacity = max(_FIRST_CAPACITY, 1 << (end - 1).bit_length())
-        grown = new.new_empty((new.shape[0], capacity, new.shape[2]))
-        if held is not None:
-            grown[:, :start] = held[:, :start]
-        tensors[layer] = held = grown
-    held[:, start:end] = new
-    return held[:, :end]
+    def adopt(self, token_ids: Sequence[int]) -> int:
+        """Hold the blocks that the pool has of these tokens, from `length` on; returns how many tokens that gives.
+
+        The last token is left to be run, for its logits.
+
+        Args:
+            token_ids: committed tokens, more than `length`.
+        """
+        size, before = self._pool.block_tokens, self.length
+        while len(self._blocks) * size == self.length < len(token_ids) - 1:
+            block = self._pool.blocks.find(self._keys.key(len(self._blocks), token_ids))
+            if block is None:
+                break
+            self._pool.blocks.hold(block)
+            self._append(block)
+            self.length = min(self.length + size, len(token_ids) - 1)
+        self._num_published = max(self._num_published, self.length // size)
+        return self.length - before
+
+    def publish(self, token_ids: Sequence[int], *, with_tail: bool = False) -> None:
+        """Let others find the full blocks of these tokens.
+
+        Args:
+            token_ids: committed tokens; those whose keys and values are valid are published.
+            with_tail: the last block too, though it is not full: for another sequence with exactly these tokens.
+        """
+        size = self._pool.block_tokens
+        for index in range(self._num_published, self.length // size):
+            self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), size)
+            self._num_published = index + 1
+        if with_tail and (rest := self.length % size) and self.length == len(token_ids):
+            index = self.length // size
+            self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), rest)
+
+    def release(self) -> None:
+        """Hold no blocks any more: the sequence is over, or will be run again from its start."""
+        for block in reversed(self._blocks):
+            self._pool.blocks.release(block)
+        self._pool.blocks.end(self._room)
+        self._blocks.clear()
+        self._runs.clear()
+        self._num_published = 0
+        self.length = 0
+
+    def _append(self, block: int) -> None:
+        self._blocks.append(block)
+        self._pool.storage.require((block + 1) * self._pool.block_tokens)
+        if self._runs and sum(self._runs[-1]) == block:
+            self._runs[-1][1] += 1
+        else:
+            self._runs.append([block, 1])
+
+    def _copy_block(self, index: int) -> None:
+        """Put a copy of its own in place of a block, of the valid rows."""
+        size = self._pool.block_tokens
+        (copy,) = self._pool.blocks.take(self._room, 1)
+        block = self._blocks[index]
+        num_rows = min(max(self.length - index * size, 0), size)
+        if num_rows:
+            rows = range(num_rows)
+            self._pool.storage.move([block * size + row for row in rows], [copy * size + row for row in rows])
+        self._pool.blocks.release(block)
+        blocks, self._blocks = self._blocks, []
+        self._runs.clear()
+        for place, other in enumerate(blocks):
+            self._append(copy if place == index else other)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from specdec.runner.attention import Segment, row_depths
+from specdec.runner.attention import RaggedBatch, Segment, row_depths
 from specdec.runner.cache import SequenceCache
 
 
@@ -45,6 +45,9 @@ class ModelRunner:
 
         Returns:
             For each piece, the logits of its last `num_logits` rows; (num_logits, vocab_size), float32.
+
+        Raises:
+            MemoryError: the pool of a cache has no blocks for its rows; callers that share a pool prepare them first.
         """
         device = self._model.device
         token_ids: list[int] = []
@@ -54,6 +57,8 @@ class ModelRunner:
         for work in batch:
             num_rows = len(work.token_ids)
             first = work.cache.length
+            if not work.cache.prepare(num_rows):
+                raise MemoryError("the key-value pool has no blocks for the rows of this pass")
             token_ids.extend(work.token_ids)
             if work.parents is None:
                 positions.extend(range(first, first + num_rows))
@@ -65,7 +70,7 @@ class ModelRunner:
             input_ids=torch.tensor([token_ids], device=device),
             position_ids=torch.tensor([positions], device=device),
             use_cache=False,
-            segments=segments,
+            ragged_batch=RaggedBatch(segments, device),
             logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
         )
         logits = output.logits[0, :, : self._vocab_size].float()

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.models.loading import LoadedModel
-from specdec.runner.attention import Segment
+from specdec.runner.attention import RaggedBatch, Segment
 from specdec.tokenizer_files import TokenizerFiles
 from specdec.v1 import model_pb2
 
@@ -77,25 +77,26 @@ class TableModel:
         self,
         input_ids: torch.Tensor,  # (1, rows)
         position_ids: torch.Tensor,  # (1, rows)
-        segments: Sequence[Segment],
+        ragged_batch: RaggedBatch,
         logits_to_keep: torch.Tensor,  # (kept rows,)
         use_cache: bool,
     ) -> SimpleNamespace:
         """`logits` is (1, kept rows, vocab_size + PADDING)."""
+        rows = input_ids[..., None]
+        ragged_batch.write(0, rows, rows)
         contexts = []
         start = 0
-        for segment in segments:
+        for segment in ragged_batch.segments:
             end = start + segment.num_rows
-            contexts.append(self._last_two(segment, input_ids[0, start:end], position_ids[0, start:end]))
+            contexts.append(self._last_two(segment, position_ids[0, start:end]))
             start = end
         kept = torch.cat(contexts)[logits_to_keep]
         return SimpleNamespace(logits=self._logits[kept[:, 0], kept[:, 1]][None])
 
-    def _last_two(self, segment: Segment, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _last_two(self, segment: Segment, positions: torch.Tensor) -> torch.Tensor:
         """The last two tokens that each new row sees; (rows, 2). A first token has token 0 before it."""
         length = segment.cache.length
-        new = tokens[None, :, None]
-        seen = segment.cache.write(0, new, new)[0][0, :, 0]  # (length + rows,)
+        seen = segment.read(0)[0][0, :, 0]  # (length + rows,)
         mask = segment.mask(None, self.device)
         if mask is None:
             mask = torch.ones((1, length + 1), dtype=torch.bool)

@@ -83,10 +83,10 @@ def test_model_that_looks_ahead() -> None:
         probe_ragged_batch(model, VOCAB_SIZE, 128)
 
 
-def test_attention_that_gets_no_segments() -> None:
+def test_attention_that_gets_no_batch() -> None:
     model = small_model("NemotronForCausalLM")
     with pytest.raises(
-        ModelError, match=r"nemotron cannot be run over a ragged batch \(.*segments.*\); choose another"
+        ModelError, match=r"nemotron cannot be run over a ragged batch \(.*ragged_batch.*\); choose another"
     ):
         probe_ragged_batch(model, VOCAB_SIZE, 128)
 

@@ -1,0 +1,95 @@
+"""The tensors of key-value memory: one slot a token, for every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_FIRST_SLOTS = 64
+
+
+class KVStorage:
+    """Keys and values by slot.
+
+    Each layer's tensors are (kv_heads, slots, head_dim): slots that follow each other are read as a view, as fast as
+    the tensors of a single sequence (docs/adr/0005). A layer's are made when it is first written.
+
+    Args:
+        num_slots: all slots; None: as many as `require` asks for, grown by doubling.
+    """
+
+    def __init__(self, num_slots: int | None = None) -> None:
+        self._is_growing = num_slots is None
+        self._num_slots = _FIRST_SLOTS if num_slots is None else num_slots
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def require(self, num_slots: int) -> None:
+        """Have so many slots from the next write on.
+
+        Raises:
+            ValueError: there are fewer, and no more to be had.
+        """
+        if num_slots > self._num_slots:
+            if not self._is_growing:
+                raise ValueError(f"slot {num_slots - 1} is wanted of {self._num_slots}")
+            self._num_slots = 1 << (num_slots - 1).bit_length()
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Put rows of one layer into slots.
+
+        Args:
+            layer: index of the layer.
+            key: (kv_heads, rows, key_dim)
+            value: (kv_heads, rows, value_dim)
+            slots: (rows,), integers, distinct.
+        """
+        held = self._layers.get(layer)
+        if held is None or held[0].shape[1] < self._num_slots:
+            old_keys, old_values = held or (None, None)
+            held = self._grown(old_keys, key), self._grown(old_values, value)
+            self._layers[layer] = held
+        held[0].index_copy_(1, slots, key)
+        held[1].index_copy_(1, slots, value)
+
+    def read(self, layer: int, spans: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of one layer in spans of slots; each (kv_heads, rows, head_dim). One span is a view, several a copy.
+
+        Args:
+            layer: index of the layer.
+            spans: first slot, and the one behind the last, of each.
+        """
+        keys, values = self._layers[layer]
+        if len(spans) == 1:
+            start, end = spans[0]
+            return keys[:, start:end], values[:, start:end]
+        return (
+            torch.cat([keys[:, start:end] for start, end in spans], dim=1),
+            torch.cat([values[:, start:end] for start, end in spans], dim=1),
+        )
+
+    @torch.inference_mode()
+    def move(self, source: Sequence[int], target: Sequence[int], origin: KVStorage | None = None) -> None:
+        """Copy rows of every layer from `source` slots, of `origin` if it is another storage, to `target` slots."""
+        origin = origin or self
+        for layer, (keys, values) in origin._layers.items():
+            source_slots = torch.tensor(source, dtype=torch.long, device=keys.device)
+            slots = torch.tensor(target, dtype=torch.long, device=keys.device)
+            self.write(layer, keys.index_select(1, source_slots), values.index_select(1, source_slots), slots)
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Memory of one token, all layers together; 0 before the first pass."""
+        return sum(
+            tensor.shape[0] * tensor.shape[2] * tensor.element_size()
+            for held in self._layers.values()
+            for tensor in held
+        )
+
+    def _grown(self, held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+        """A tensor with all slots, for rows like `new`, that begins with the rows held."""
+        # Not filled: on Linux memory that was never written takes no space.
+        grown = new.new_empty((new.shape[0], self._num_slots, new.shape[2]))
+        if held is not None:
+            grown[:, : held.shape[1]] = held
+        return grown

@@ -1,0 +1,54 @@
+"""Rows in slots."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec.runner.storage import KVStorage
+
+
+def rows(*numbers: int) -> tuple[torch.Tensor, torch.Tensor]:
+    column = torch.tensor(numbers, dtype=torch.float32)[None, :, None]
+    return column.expand(2, -1, 3), -column.expand(2, -1, 5)
+
+
+def numbers(storage: KVStorage, *spans: tuple[int, int]) -> list[float]:
+    keys, values = storage.read(0, spans)
+    assert (keys.shape[0], keys.shape[2], values.shape[2]) == (2, 3, 5)
+    assert torch.equal(keys[:, :, :1], -values[:, :, :1])
+    return keys[0, :, 0].tolist()
+
+
+def test_spans_are_read_in_their_order() -> None:
+    storage = KVStorage(8)
+    storage.write(0, *rows(1, 2, 3, 4), torch.tensor([6, 0, 1, 3]))
+    assert numbers(storage, (0, 2)) == [2, 3]
+    assert numbers(storage, (6, 7), (0, 2), (3, 4)) == [1, 2, 3, 4]
+    assert storage.read(0, [(0, 2)])[0].data_ptr() == storage.read(0, [(0, 8)])[0].data_ptr()
+
+
+def test_rows_are_moved_as_they_were_before() -> None:
+    storage = KVStorage(8)
+    storage.write(0, *rows(1, 2, 3), torch.tensor([0, 1, 2]))
+    storage.move([0, 1], [1, 2])
+    assert numbers(storage, (0, 3)) == [1, 1, 2]
+    other = KVStorage()
+    other.move([2, 0], [0, 1], storage)
+    assert numbers(other, (0, 2)) == [2, 1]
+
+
+def test_growing_keeps_what_is_there() -> None:
+    storage = KVStorage()
+    storage.write(0, *rows(1, 2), torch.tensor([0, 63]))
+    assert storage.bytes_per_slot == 2 * (3 + 5) * 4
+    storage.require(65)
+    storage.write(0, *rows(3), torch.tensor([64]))
+    assert numbers(storage, (0, 1), (63, 65)) == [1, 2, 3]
+
+
+def test_a_pool_of_fixed_size_does_not_grow() -> None:
+    storage = KVStorage(8)
+    storage.require(8)
+    with pytest.raises(ValueError, match="slot 8 is wanted of 8"):
+        storage.require(9)
