@@ -4,19 +4,38 @@ One exception class a status code. The message is one sentence for the person wh
 field and the bound, never a prompt or a token. What is not a `Refusal` is a bug and becomes INTERNAL.
 """
 
+import math
+
 import grpc
-from google.rpc import status_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+_MAX_RETRY_SECONDS = 3600.0
 
 
 class Refusal(Exception):
-    """Base class; `code` is the gRPC status code it becomes, in a call's status or in-band."""
+    """Base class; `code` is the gRPC status code it becomes, in a call's status or in-band.
+
+    Args:
+        message: one sentence.
+        retry_seconds: when the same request may well succeed, as far as the service can tell; None: it cannot.
+    """
 
     code: grpc.StatusCode = grpc.StatusCode.INTERNAL
 
+    def __init__(self, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
     def to_status(self) -> status_pb2.Status:
-        """The refusal as an in-band google.rpc.Status."""
+        """The refusal as a google.rpc.Status, with a google.rpc.RetryInfo if it says when to try again."""
         number: int = self.code.value[0]
-        return status_pb2.Status(code=number, message=str(self))
+        status = status_pb2.Status(code=number, message=str(self))
+        if self.retry_seconds is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromMilliseconds(math.ceil(1000 * self.retry_seconds))
+            status.details.add().Pack(retry)
+        return status
 
 
 class InvalidArgumentError(Refusal):
@@ -70,4 +89,17 @@ _BY_CODE: dict[int, type[Refusal]] = {
 
 def from_status(status: status_pb2.Status) -> Refusal:
     """The refusal that an in-band status stands for; codes no service sends on purpose become a plain `Refusal`."""
-    return _BY_CODE.get(status.code, Refusal)(status.message)
+    return _BY_CODE.get(status.code, Refusal)(status.message, _retry_seconds(status))
+
+
+def _retry_seconds(status: status_pb2.Status) -> float | None:
+    retry = error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Is(retry.DESCRIPTOR):
+            try:
+                detail.Unpack(retry)
+            except DecodeError:
+                return None
+            seconds: float = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+            return min(max(seconds, 0.0), _MAX_RETRY_SECONDS)
+    return None

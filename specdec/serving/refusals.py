@@ -17,6 +17,8 @@ from specdec.errors import InvalidArgumentError, Refusal
 logger = logging.getLogger(__name__)
 
 INTERNAL_MESSAGE = "internal error; the log of the service has the details"
+STATUS_DETAILS_KEY = "grpc-status-details-bin"
+"""Trailing metadata that holds the google.rpc.Status of a refused call, if it says more than code and sentence."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -91,9 +93,16 @@ async def _abort(context: Context, method: str, error: Exception) -> None:
     """Never returns: ends the call with the status of `error`."""
     with _telling_the_client():
         if isinstance(error, Refusal) and error.code is not grpc.StatusCode.INTERNAL:
-            await context.abort(error.code, str(error))
+            await context.abort(error.code, str(error), _details(error))
         logger.error("%s failed", method, exc_info=error)
         await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+
+
+def _details(refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
+    """Trailing metadata for clients that read the richer error model of gRPC."""
+    if refusal.retry_seconds is None:
+        return ()
+    return ((STATUS_DETAILS_KEY, refusal.to_status().SerializeToString()),)
 
 
 @contextmanager

@@ -27,6 +27,26 @@ def test_over_the_wire_and_back(refusal: type[Refusal], code: grpc.StatusCode, n
     read = from_status(status)
     assert type(read) is refusal
     assert str(read) == "max_length is 0; it must be above 0"
+    assert read.retry_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0.0, 0.0), (0.0021, 0.003), (1.5, 1.5), (90.0, 90.0), (1e9, 3600.0)]
+)
+def test_when_to_try_again_goes_over_the_wire(seconds: float, expected: float) -> None:
+    status = status_pb2.Status.FromString(
+        errors.ResourceExhaustedError("it is full", seconds).to_status().SerializeToString()
+    )
+    assert from_status(status).retry_seconds == pytest.approx(expected)
+
+
+def test_details_of_other_kinds_and_damaged_ones_say_nothing() -> None:
+    status = errors.ResourceExhaustedError("it is full", 2.0).to_status()
+    for type_url, value in (("type.googleapis.com/google.rpc.Help", b""), (status.details[0].type_url, b"\xff")):
+        status.details[0].type_url, status.details[0].value = type_url, value
+        assert from_status(status).retry_seconds is None
+    status = errors.ResourceExhaustedError("it is full", -5.0).to_status()
+    assert from_status(status).retry_seconds == 0.0
 
 
 def test_every_class_is_listed_here_and_read_back() -> None:

@@ -9,7 +9,7 @@ import pytest
 from google.rpc import status_pb2
 
 from specdec import errors
-from specdec.serving.refusals import INTERNAL_MESSAGE, RefusalInterceptor
+from specdec.serving.refusals import INTERNAL_MESSAGE, STATUS_DETAILS_KEY, RefusalInterceptor
 from specdec.telemetry import names, tracing
 from tests.recorded_spans import recorded_spans
 
@@ -157,6 +157,17 @@ async def test_a_refusal_is_its_code_and_its_sentence(shape: str, refusal: type[
             await answers(start_call(channel, shape, request))
     assert refused.value.code() is refusal.code
     assert refused.value.details() == "top_k is 7; it must be 8"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_refusal_that_says_when_to_try_again_has_status_details(shape: str) -> None:
+    status = errors.ResourceExhaustedError("it is full", 1.5).to_status()
+    async with serving(Shapes()) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await answers(start_call(channel, shape, status.SerializeToString()))
+    details = dict(refused.value.trailing_metadata())[STATUS_DETAILS_KEY]
+    assert status_pb2.Status.FromString(details) == status
+    assert errors.from_status(status).retry_seconds == 1.5
 
 
 @pytest.mark.parametrize("shape", SHAPES)
