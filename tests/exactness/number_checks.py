@@ -22,20 +22,16 @@ def check_counter_draws() -> None:
     """Decisions come as often as they should, and are independent over the rounds and streams of one position."""
     weights = [3, 0, 1, 4]
     law = [weight / 8 for weight in weights]
-    picks, tensor_picks, rounds, streams = (Counter[tuple[int, ...]]() for _ in range(4))
+    picks, rounds, streams = (Counter[tuple[int, ...]]() for _ in range(3))
     for seed in range(_NUM_SEEDS):
         draws, later = CounterDraws(seed, 20), CounterDraws(seed, 21)
-        assert not draws.happens(0, 3, 25), "an event of chance 0 happened"
-        assert draws.happens(3, 3, 25), "an event of chance 1 did not happen"
         drafted = draws.pick(weights, 25, Stream.DRAFT)
         happened = draws.happens(1, 4, 25)
-        picks[drafted,] += 1
-        tensor_picks[draws.pick(torch.tensor(weights), 25, Stream.RESIDUAL),] += 1
+        picks[draws.pick(torch.tensor(weights), 25, Stream.RESIDUAL),] += 1
         rounds[happened, later.happens(1, 4, 25)] += 1
         streams[drafted, happened] += 1
     picked: dict[tuple[int, ...], float] = {(index,): chance for index, chance in enumerate(law) if chance}
-    assert_follows(picks, picked, "picks from a list")
-    assert_follows(tensor_picks, picked, "picks from a tensor")
+    assert_follows(picks, picked, "picks from a tensor")
     events = {True: 0.25, False: 0.75}
     assert_follows(
         rounds,
@@ -45,7 +41,7 @@ def check_counter_draws() -> None:
     assert_follows(
         streams,
         {(index, event): law[index] * chance for (index,) in picked for event, chance in events.items()},
-        "draft and accept of one position",
+        "picks from a list, and events at the same position",
     )
 
 
@@ -79,7 +75,8 @@ def check_noise_resolution() -> None:
     starts = [0, _ALL_BITS - 1000, *(source.randrange(_ALL_BITS - 1000) for _ in range(50))]
     for start in starts:
         values = noise._gumbel_of_bits(torch.arange(start, start + 1000))
-        assert bool((values[1:] >= values[:-1]).all()), "the noise does not rise with its bits"
+        if not bool((values[1:] >= values[:-1]).all()):
+            raise ValueError("the noise does not rise with its bits, so it cannot be counted by bisection")
     thresholds = torch.linspace(-3.1, 22.0, 4000, dtype=torch.float64)
     low = torch.zeros(4000, dtype=torch.long)
     high = torch.full((4000,), _ALL_BITS)

@@ -41,6 +41,18 @@ def first_draft_token_unjudged(patch: pytest.MonkeyPatch) -> None:
 
 
 @sabotage(coupled.check_coupled_is_exact)
+def recovered_called_bonus(patch: pytest.MonkeyPatch) -> None:
+    """The token behind the accepted ones is called a bonus whenever something was accepted. The text is right."""
+    accept_coupled = acceptance.accept_coupled
+
+    def accept(draft_tokens: Sequence[int], parents: Sequence[int] | None, choose: Choose) -> Acceptance:
+        outcome = accept_coupled(draft_tokens, parents, choose)
+        return replace(outcome, is_bonus=bool(outcome.accepted_nodes))
+
+    patch.setattr(acceptance, "accept_coupled", accept)
+
+
+@sabotage(coupled.check_coupled_is_exact)
 def any_node_for_a_child(patch: pytest.MonkeyPatch) -> None:
     """The walk through a tree goes on at any later node with the right token, whatever it follows."""
 

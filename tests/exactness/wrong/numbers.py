@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from specdec.sampling import laws, noise
+from specdec.sampling.laws import CounterDraws, TargetLaw
 from specdec.sampling.noise import Stream
 from tests.exactness import number_checks as numbers
 from tests.exactness import service_checks as services
@@ -32,6 +34,34 @@ def draft_and_accept_by_one_number(patch: pytest.MonkeyPatch) -> None:
 def rounds_share_numbers(patch: pytest.MonkeyPatch) -> None:
     """A round decides about a position by the numbers of the round before, which left it."""
     _patch_below(patch, lambda position, stream, base: (position, stream, 0))
+
+
+@sabotage(numbers.check_counter_draws)
+def pick_at_the_edge(patch: pytest.MonkeyPatch) -> None:
+    """A number that falls on the edge between two tokens goes to the first: one without weight can be picked."""
+    pick = CounterDraws.pick
+
+    def pick_first(
+        self: CounterDraws, weights: torch.Tensor | list[int], position: int, stream: Stream, nth: int = 0
+    ) -> int:
+        if isinstance(weights, list):
+            return pick(self, weights, position, stream, nth)
+        cumulative = weights.cumsum(0)
+        drawn = noise.below(int(cumulative[-1]), self._seed, position, stream, self._base_length, nth)
+        return int(torch.searchsorted(cumulative, drawn))
+
+    patch.setattr(CounterDraws, "pick", pick_first)
+
+
+@sabotage(numbers.check_law_rounding)
+def a_chance_for_every_token(patch: pytest.MonkeyPatch) -> None:
+    """The least weight is 1, also for a token that the rules exclude."""
+    from_logits = TargetLaw.from_logits
+
+    def clamped(processed_logits: torch.Tensor, *, is_greedy: bool) -> TargetLaw:
+        return TargetLaw(from_logits(processed_logits, is_greedy=is_greedy)._weights.clamp(min=1))
+
+    patch.setattr(TargetLaw, "from_logits", clamped)
 
 
 @sabotage(numbers.check_noise_resolution)

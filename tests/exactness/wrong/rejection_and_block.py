@@ -179,3 +179,9 @@ def block_judges_one_token(patch: pytest.MonkeyPatch) -> None:
         return acceptance.accept_rejection(draft_tokens[:1], draft_laws[:1], target_law, *rest)
 
     patch.setattr(acceptance, "accept_block", accept)
+
+
+@sabotage(arithmetic.check_block_accepts_no_fewer)
+def block_is_rejection(patch: pytest.MonkeyPatch) -> None:
+    """Block rule: each draft token is judged by itself. The law is right; no more tokens are accepted."""
+    patch.setattr(acceptance, "accept_block", acceptance.accept_rejection)
