@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from draft_service.training.rounds import RoundCounts, draft_matches, write_answers
+from draft_service.training.step_times import step_seconds
 from specdec.models.loading import LoadedModel
-from specdec.runner.cache import SequenceCache
-from specdec.runner.runner import ModelRunner, Work
+from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import SamplingParams
 
 NUM_DRAFT_TOKENS = (2, 4, 8)
@@ -20,8 +18,6 @@ HELD_OUT = "held-out"
 """Category of prompts that the target wrote itself; the overall numbers are of all others."""
 _MAX_NEW_TOKENS = 128
 _NUM_SEQUENCES = 64
-_PREFIX_TOKENS = 128
-_WARM_UP_STEPS, _TIMED_STEPS = 3, 15
 
 
 def measure_draft(
@@ -87,25 +83,9 @@ def measure_draft(
 
 
 def _step_seconds(draft: ModelRunner, target: ModelRunner, max_length: int) -> dict[str, dict[str, float]]:
-    """Median time of a pass by its rows, of both models in turns, so that a busy machine slows both alike."""
     windows = [1, *(count + 1 for count in NUM_DRAFT_TOKENS)]
     passes = [("draft", draft, 1), *(("target", target, rows) for rows in windows)]
-    prefix = [0] * min(_PREFIX_TOKENS, max_length - max(windows))
-    caches = {}
-    for name, runner in (("draft", draft), ("target", target)):
-        caches[name] = SequenceCache()
-        runner.forward([Work(caches[name], prefix, num_logits=1)])
-    seconds: dict[tuple[str, int], list[float]] = {(name, rows): [] for name, _, rows in passes}
-    for step in range(_WARM_UP_STEPS + _TIMED_STEPS):
-        for name, runner, rows in passes:
-            started = time.perf_counter()
-            logits = runner.forward([Work(caches[name], [0] * rows, num_logits=rows)])
-            # On a GPU the pass has ended only when its result is here.
-            float(logits[0][0, 0])
-            if step >= _WARM_UP_STEPS:
-                seconds[name, rows].append(time.perf_counter() - started)
-            caches[name].truncate(len(prefix))
     medians: dict[str, dict[str, float]] = {"draft": {}, "target": {}}
-    for (name, rows), measured in seconds.items():
-        medians[name][str(rows)] = round(statistics.median(measured), 6)
+    for (name, rows), seconds in step_seconds(passes, max_length).items():
+        medians[name][str(rows)] = round(seconds, 6)
     return medians

@@ -15,21 +15,16 @@ from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.making import make_drafter
 from draft_service.settings import DraftSettings
 from draft_service.trained_draft import (
-    DraftOrigin,
-    draft_files,
     is_trained_draft,
     load_trained_draft,
-    read_embeddings,
-    sha256_of,
 )
-from draft_service.training.student import make_student
 from specdec.models.errors import ModelError
 from specdec.models.loading import load_model
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
-from specdec.tokenizer_files import tokenizer_hash, vocab_size
+from specdec.tokenizer_files import vocab_size
 from tests.draft_service.conftest import Trained
-from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, tied_llama
+from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, save_untrained_draft, tied_llama
 from tests.specdec.models.saved_models import edit_json, save_tiny_model
 from tests.specdec.runner.tiny_architectures import ARCHITECTURES, tiny_model
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama, tiny_tokenizer_files
@@ -88,7 +83,7 @@ def test_the_file_holds_no_embeddings(trained: Trained) -> None:
 def test_saved_and_loaded_it_computes_the_same(tmp_path: Path, tied: bool) -> None:
     target = tied_llama() if tied else tiny_llama()
     save_tiny_model(tmp_path, target)
-    saved = save_draft(tmp_path, target)
+    saved = save_untrained_draft(tmp_path, target)
     assert_same_logits(saved, target)
 
 
@@ -97,22 +92,8 @@ def test_every_architecture_makes_a_draft(tmp_path: Path, name: str) -> None:
     target = tiny_model(name)
     target.save_pretrained(tmp_path)
     tiny_tokenizer_files(target.config.vocab_size).save(tmp_path)
-    saved = save_draft(tmp_path, target)
+    saved = save_untrained_draft(tmp_path, target)
     assert_same_logits(saved, target)
-
-
-def save_draft(target_directory: Path, target: PreTrainedModel) -> Path:
-    """A draft with both layers of a tiny target and every third token."""
-    draft_vocab = torch.arange(0, target.config.vocab_size, 3)
-    student = make_student(target, (0, 1), draft_vocab)
-    files = tiny_tokenizer_files(target.config.vocab_size)
-    embeddings = sha256_of(read_embeddings(target_directory, student))
-    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, (0, 1), 0)
-    directory = target_directory / "draft"
-    directory.mkdir()
-    for name, content in draft_files(student, draft_vocab, origin).items():
-        (directory / name).write_bytes(content)
-    return directory
 
 
 def assert_same_logits(directory: Path, target: PreTrainedModel) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
+from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.settings import TrainingSettings
+from draft_service.training.student import make_student
 from specdec.runner.attention import ATTENTION_NAME
+from specdec.tokenizer_files import tokenizer_hash
 from tests.specdec.models.saved_models import save_tiny_model
-from tests.tiny_models import tiny_llama, tiny_llama_config
+from tests.tiny_models import tiny_llama, tiny_llama_config, tiny_tokenizer_files
 
 DRAFT_VOCAB_SIZE = 200
 
@@ -32,6 +35,20 @@ def tied_llama(seed: int = 0) -> LlamaForCausalLM:
     model.train(mode=False)
     model.requires_grad_(requires_grad=False)
     return model
+
+
+def save_untrained_draft(target_directory: Path, target: PreTrainedModel) -> Path:
+    """A draft with both layers of a tiny target and every third token."""
+    draft_vocab = torch.arange(0, target.config.vocab_size, 3)
+    student = make_student(target, (0, 1), draft_vocab)
+    files = tiny_tokenizer_files(target.config.vocab_size)
+    embeddings = sha256_of(read_embeddings(target_directory, student))
+    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, (0, 1), 0)
+    directory = target_directory / "draft"
+    directory.mkdir()
+    for name, content in draft_files(student, draft_vocab, origin).items():
+        (directory / name).write_bytes(content)
+    return directory
 
 
 def tiny_settings(target: Path, out: Path, **changes: object) -> TrainingSettings:
