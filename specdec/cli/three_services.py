@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specdec.cli.ports import choose_ports
@@ -73,15 +73,30 @@ class ThreeServices:
         port, target_port, draft_port = choose_ports(
             [(self.host, self.port), (_LOOPBACK, self.target_port), (_LOOPBACK, self.draft_port)]
         )
-        drafter = self.drafter_flag
         target = self._spec(
             "target",
+            "target_service",
             target_port,
             {"model": self.model, "device": self.device, "dtype": self.dtype, "num-threads": self.num_threads},
             self.target_arguments,
         )
+        return (target, *replace(self, port=port, draft_port=draft_port).in_front_of(target.address))
+
+    def in_front_of(self, target: str, suffix: str = "") -> tuple[ServiceSpec, ...]:
+        """Draft and orchestrator alone, for a target that is started otherwise; ports that are 0 are chosen now.
+
+        Args:
+            target: its address.
+            suffix: ends their names, where there are several of them.
+
+        Raises:
+            OSError: a port is in use.
+        """
+        port, draft_port = choose_ports([(self.host, self.port), (_LOOPBACK, self.draft_port)])
+        drafter = self.drafter_flag
         draft = self._spec(
-            "draft",
+            f"draft{suffix}",
+            "draft_service",
             draft_port,
             {
                 "drafter": drafter,
@@ -94,17 +109,18 @@ class ThreeServices:
             self.draft_arguments,
         )
         orchestrator = self._spec(
+            f"orchestrator{suffix}",
             "orchestrator",
             port,
             {
-                "target": target.address,
+                "target": target,
                 "draft": "" if drafter == "none" else draft.address,
                 "num-draft-tokens": self.num_draft_tokens,
             },
             self.orchestrator_arguments,
             host=self.host,
         )
-        return (target, orchestrator) if drafter == "none" else (target, draft, orchestrator)
+        return (orchestrator,) if drafter == "none" else (draft, orchestrator)
 
     def _variable(self, name: str) -> str | None:
         """A variable that the services will see, if it is set and not empty."""
@@ -113,6 +129,7 @@ class ThreeServices:
     def _spec(
         self,
         name: str,
+        module: str,
         port: int,
         flags: Mapping[str, str | float | None],
         arguments: tuple[str, ...],
@@ -120,7 +137,6 @@ class ThreeServices:
         host: str = _LOOPBACK,
     ) -> ServiceSpec:
         given = {"host": host, "port": port, "log-level": self.log_level, "drain-seconds": self.drain_seconds, **flags}
-        module = name if name == "orchestrator" else f"{name}_service"
         command = [f"--{flag}={value}" for flag, value in given.items() if value is not None]
         return ServiceSpec(
             name=name,

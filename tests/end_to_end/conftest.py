@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from specdec.cli.ports import choose_ports
-from specdec.cli.service_group import ServiceGroup, ServiceSpec
+from specdec.cli.service_group import ServiceGroup
 from specdec.cli.three_services import ThreeServices
 from specdec.settings import DEFAULT_MODEL
 from tests.end_to_end.draft_models import save_wrong_draft
@@ -46,25 +45,10 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
     async with OtlpReceiver() as receiver:
         base = ThreeServices(num_threads=1, drain_seconds=5, environment=receiver.environment)
         target, ngram_draft, ngram = dataclasses.replace(base, drafter="ngram").specs()
-        same_draft, same = _second_pair(base, "same", DEFAULT_MODEL, target)
-        wrong_draft, wrong = _second_pair(base, "wrong", str(wrong_model), target)
+        same_draft, same = dataclasses.replace(base, draft_model=DEFAULT_MODEL).in_front_of(target.address, "-same")
+        wrong_draft, wrong = dataclasses.replace(base, draft_model=str(wrong_model)).in_front_of(
+            target.address, "-wrong"
+        )
         specs = (target, ngram_draft, same_draft, wrong_draft, same, wrong, ngram)
         async with ServiceGroup(specs, drain_seconds=5) as group:
             yield Deployment(group, receiver, ngram.address, same.address, wrong.address)
-
-
-def _second_pair(
-    base: ThreeServices, name: str, draft_model: str, target: ServiceSpec
-) -> tuple[ServiceSpec, ServiceSpec]:
-    """A further draft service and orchestrator at the same target."""
-    _, draft, orchestrator = dataclasses.replace(
-        base, draft_model=draft_model, target_port=choose_ports([("127.0.0.1", 0)])[0]
-    ).specs()
-    command = tuple(
-        f"--target={target.address}" if argument.startswith("--target=") else argument
-        for argument in orchestrator.command
-    )
-    return (
-        dataclasses.replace(draft, name=f"draft-{name}"),
-        dataclasses.replace(orchestrator, name=f"orchestrator-{name}", command=command),
-    )
