@@ -26,8 +26,9 @@ from rich.table import Table
 from benchmarks.measuring.greedy_reference import GreedyReference, generate_references
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import Prompt, PromptFileError, read_prompts, spread
+from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.service_group import ServiceFailedError, ServiceGroup
-from specdec.cli.three_services import DrafterKind, ThreeServices
+from specdec.cli.three_services import ThreeServices
 from specdec.client import GenerationClient, IncompleteGenerationError
 from specdec.settings import DEFAULT_MODEL
 from specdec.v1 import generation_pb2, sampling_pb2

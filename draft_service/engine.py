@@ -6,6 +6,7 @@ import time
 
 from draft_service.drafters.drafter import Drafter
 from draft_service.sequence import Draft, DraftSequence
+from specdec.draft_source import source_name
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine
 from specdec.errors import InvalidArgumentError, Refusal
@@ -135,6 +136,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         event.proposal.base_length = draft.base_length
         event.proposal.token_ids.extend(draft.token_ids)
         event.proposal.distributions.extend(law.to_proto() for law in draft.laws)
+        event.proposal.source = draft.source if draft.token_ids else draft_pb2.DRAFT_SOURCE_UNSPECIFIED
         waited = (draft.started if draft.started is not None else time.perf_counter()) - draft.arrived
         event.proposal.timings.CopyFrom(
             model_pb2.Timings(
@@ -149,6 +151,8 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             draft.span.set_attributes(
                 {names.ROUND_NUM_DRAFT_TOKENS: len(draft.token_ids), **timing_attributes(event.proposal.timings)}
             )
+            if draft.token_ids:
+                draft.span.set_attribute(names.DRAFT_SOURCE, source_name(draft.source))
         end_span(draft.span)
 
     def _forget(self, connection: DraftConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:

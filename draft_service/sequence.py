@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span
@@ -13,6 +14,8 @@ from specdec.errors import FailedPreconditionError, InvalidArgumentError
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import draft_pb2, model_pb2
+
+_TENANT_BYTES = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +30,20 @@ class DraftSequence:
     params: SamplingParams
     rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
+    tenant: bytes = b""
+    """A hash of whose request it is; empty: nobody's."""
     proposed: list[int] = field(default_factory=list)
     """Tokens of the last proposal, for its round's commit."""
+
+    @property
+    def may_follow_others(self) -> bool:
+        """Whether drafts may depend on what other sequences wrote, or on which of their drafts were accepted.
+
+        Not where the law of the text rests on random numbers that the draft must know nothing of: by the rejection and
+        block rules. They follow from the request's seed. Another request with this seed, the same one sent again for
+        example, was judged by the same numbers, so what became of it tells which drafts they accept.
+        """
+        return self.rule == model_pb2.ACCEPTANCE_RULE_COUPLED or self.params.is_greedy
 
     @classmethod
     def from_open(
@@ -51,6 +66,10 @@ class DraftSequence:
             )
         if command.acceptance_rule not in info.acceptance_rules:
             raise InvalidArgumentError("acceptance_rule is not one of those that this drafter advertises")
+        if len(command.tenant) not in (0, _TENANT_BYTES):
+            raise InvalidArgumentError(
+                f"tenant has {len(command.tenant)} bytes; it must be empty or a hash of {_TENANT_BYTES}"
+            )
         params = SamplingParams.from_proto(command.sampling)
         if info.vocab_size:
             params.check_token_ids(info.vocab_size)
@@ -63,6 +82,7 @@ class DraftSequence:
             params=params,
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
+            tenant=command.tenant,
         )
 
     def commit(self, commit: draft_pb2.DraftCommit, vocab_size: int) -> int:
@@ -109,6 +129,7 @@ class Draft:
     token_ids: list[int] = field(default_factory=list)
     laws: list[DraftLaw] = field(default_factory=list)
     """What each of them was sampled from; empty for deterministic and coupled drafts."""
+    source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
     survival: float = 1.0
     """Probability that the tokens so far and the next one are right, if the target is as sure as the draft model."""
     is_done: bool = False
@@ -122,3 +143,12 @@ class Draft:
     def base_length(self) -> int:
         """Committed tokens that it continues."""
         return len(self.sequence.token_ids)
+
+    def finish(
+        self, token_ids: Sequence[int], source: draft_pb2.DraftSource.ValueType, *, batch_sequences: int
+    ) -> None:
+        """Take over tokens that were found without a model."""
+        self.token_ids = list(token_ids)
+        self.source = source
+        self.batch_sequences = batch_sequences
+        self.is_done = True

@@ -20,8 +20,11 @@ class DraftSettings(ModelServiceSettings):
     port: int = Field(
         DEFAULT_DRAFT_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
     )
-    drafter: Literal["model", "ngram"] = Field(
-        DEFAULT_DRAFTER, description="model: a causal language model (--model); ngram: prompt lookup, no model."
+    drafter: Literal["model", "ngram", "suffix", "combined"] = Field(
+        DEFAULT_DRAFTER,
+        description="model: a causal language model (--model); ngram: prompt lookup, no model; suffix: lookup by the "
+        "longest match, in the request and in past outputs of its tenant, no model; combined: suffix where it is "
+        "measured to bring more, else the model.",
     )
     model: str = Field(
         DEFAULT_DRAFT_MODEL,
@@ -35,6 +38,25 @@ class DraftSettings(ModelServiceSettings):
     )
     ngram_max: int = Field(4, ge=1, le=64, description="Longest suffix, in tokens, that prompt lookup searches for.")
     ngram_min: int = Field(2, ge=1, le=64, description="Shortest suffix, in tokens, that it still trusts.")
+    suffix_min: int = Field(2, ge=1, le=64, description="Shortest match, in tokens, that suffix lookup trusts.")
+    suffix_tokens_per_match: float = Field(
+        2.0, gt=0, le=64, description="Draft tokens that suffix lookup trusts for each token of the match."
+    )
+    combined_model_cost: float = Field(
+        1.1,
+        ge=1,
+        le=100,
+        description="With the drafter combined: what a round with the draft model costs, in rounds with lookup.",
+    )
+    past_output_tokens: int = Field(
+        32768,
+        ge=0,
+        le=1 << 24,
+        description="Past output kept for suffix lookup for each tenant, in tokens of some 170 bytes; 0: none.",
+    )
+    past_output_tenants: int = Field(
+        64, ge=1, le=1 << 16, description="Tenants that past output is kept for; the least recently used is forgotten."
+    )
     max_law_size: int = Field(
         64,
         ge=1,

@@ -18,7 +18,7 @@ from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from specdec.errors import Refusal
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 
 _CAUSES: dict[type[Exception], str] = {LinkLost: "lost", AnswerOverdue: "overdue", ImpossibleProposal: "invalid"}
 
@@ -41,6 +41,8 @@ class Drafted:
     wait_seconds: float = 0.0
     timings: model_pb2.Timings | None = None
     """Where the draft service says its time went; None: there was no proposal."""
+    source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
+    """Where it says the draft tokens come from; may be a number that is not known here."""
 
 
 NOTHING_DRAFTED = Drafted(EMPTY_WINDOW)
@@ -132,8 +134,9 @@ class Drafter:
         if proposal is None:
             drafted = Drafted(EMPTY_WINDOW, self._failure_cause, time.perf_counter() - began)
         else:
-            window, timings = proposal
-            drafted = Drafted(window, "" if window else EMPTY, time.perf_counter() - began, timings)
+            window, sent = proposal
+            cause = "" if window else EMPTY
+            drafted = Drafted(window, cause, time.perf_counter() - began, sent.timings, sent.source)
         if drafted.fallback_cause:
             self._metrics.fallback(drafted.fallback_cause)
         self._span.set_attribute(names.ROUND_NUM_DRAFT_TOKENS, len(drafted.window))
@@ -146,8 +149,8 @@ class Drafter:
         if self._span.is_recording():
             self._span.end()
 
-    async def _proposal(self) -> tuple[Window, model_pb2.Timings] | None:
-        """The proposal as a window, and where its time went; None if the sequence is, or had to be, given up."""
+    async def _proposal(self) -> tuple[Window, draft_pb2.Proposal] | None:
+        """The proposal as a window, and as it came; None if the sequence is, or had to be, given up."""
         if self._sequence is None:
             return None
         began = time.perf_counter()
@@ -158,7 +161,7 @@ class Drafter:
             self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
             return None
         self._num_failures = 0
-        return window, proposal.timings
+        return window, proposal
 
     def _give_up(self) -> None:
         if self._sequence is not None:

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.tenant import tenant_key
 from orchestrator.tokenizer import PromptTokenizer
 from specdec.errors import InvalidArgumentError, OutOfRangeError
 from specdec.sampling.params import MAX_LISTED_TOKEN_IDS, SamplingParams
@@ -34,6 +35,8 @@ class ResolvedRequest:
     acceptance_rule: model_pb2.AcceptanceRule.ValueType
     stop_strings: tuple[str, ...]
     num_completions: int
+    tenant: bytes = b""
+    """See `tenant_key`; empty: nobody's."""
 
     @property
     def max_length(self) -> int:
@@ -73,6 +76,7 @@ def resolve_request(
     num_completions = request.num_completions if request.HasField("num_completions") else 1
     if not 1 <= num_completions <= MAX_COMPLETIONS:
         raise InvalidArgumentError(f"num_completions is {num_completions}; it must be 1 to {MAX_COMPLETIONS}")
+    tenant = tenant_key(request.tenant, model_info.tokenizer_hash)
     prompt_ids = _prompt_ids(request, model_info, tokenizer)
     return ResolvedRequest(
         prompt_ids=prompt_ids,
@@ -82,6 +86,7 @@ def resolve_request(
         acceptance_rule=rule,
         stop_strings=stop_strings,
         num_completions=num_completions,
+        tenant=tenant,
     )
 
 

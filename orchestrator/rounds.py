@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from orchestrator.drafter import Drafted
 from orchestrator.verifier import Judged
+from specdec.draft_source import source_name
 from specdec.telemetry import names
 from specdec.telemetry.metrics import RoundTimes
 from specdec.telemetry.tracing import AttributeValue
-from specdec.v1 import generation_pb2, model_pb2, target_pb2
+from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 
 _NO_TIMINGS = model_pb2.Timings()
 
@@ -32,6 +33,11 @@ class Round:
     def num_accepted_tokens(self) -> int:
         """How many of them were accepted."""
         return len(self.judged.verdict.accepted_nodes)
+
+    @property
+    def draft_source(self) -> str:
+        """Where they came from, in a word; empty if there are none."""
+        return source_name(self.drafted.source) if self.num_draft_tokens else ""
 
     def times(self) -> RoundTimes:
         """Where the time went."""
@@ -57,6 +63,8 @@ class Round:
             names.ROUND_NEXT_TOKEN_KIND: "bonus" if is_bonus else "recovered",
             **self.times().attributes(),
         }
+        if self.draft_source:
+            attributes[names.DRAFT_SOURCE] = self.draft_source
         if self.drafted.fallback_cause:
             attributes[names.ROUND_FALLBACK] = self.drafted.fallback_cause
         return attributes
@@ -76,4 +84,5 @@ class Round:
             draft=self.drafted.timings,
             verify=verdict.timings,
             lost_draft_mass=self.judged.window.lost_mass,
+            draft_source=self.drafted.source if self.num_draft_tokens else draft_pb2.DRAFT_SOURCE_UNSPECIFIED,
         )

@@ -9,6 +9,7 @@ from types import TracebackType
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from specdec.draft_source import source_name
 from specdec.serving.channel import open_channel
 from specdec.v1 import generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2, target_pb2
 
@@ -154,4 +155,9 @@ def _message_dict(message: Message) -> dict[str, object]:
 
 def _round_dict(report: generation_pb2.RoundReport) -> dict[str, object]:
     kind = target_pb2.NextTokenKind.Name(report.next_token_kind)
-    return {**_message_dict(report), "next_token_kind": _short(kind, "NEXT_TOKEN_KIND_")}
+    source = source_name(report.draft_source) if report.num_draft_tokens else None
+    return {
+        **_message_dict(report),
+        "next_token_kind": _short(kind, "NEXT_TOKEN_KIND_"),
+        "draft_source": source,
+    }

@@ -16,7 +16,7 @@ from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws
 from specdec.telemetry.metrics import EngineMetrics
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 
 
 @dataclass(slots=True)
@@ -118,6 +118,7 @@ class CausalLMDrafter:
         )
         for (step, _, finishes), rows in zip(shares, logits, strict=True):
             draft = step.draft
+            draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.batch_sequences = draft.batch_sequences or len(shares)
             draft.batch_rows = draft.batch_rows or num_rows_in_all
             if not finishes:

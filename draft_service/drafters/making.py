@@ -1,8 +1,12 @@
 """From settings to a drafter."""
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
+from draft_service.drafters.combined import CombinedDrafter
 from draft_service.drafters.drafter import Drafter
 from draft_service.drafters.ngram import NgramDrafter
+from draft_service.drafters.suffix import SuffixDrafter
+from draft_service.drafters.suffix_lookup import SuffixLookup
+from draft_service.drafters.tenant_memory import TenantMemory
 from draft_service.settings import DraftSettings
 from draft_service.trained_draft import is_trained_draft, load_trained_draft
 from specdec.models.loading import LoadedModel, load_model
@@ -24,6 +28,12 @@ def make_drafter(settings: DraftSettings) -> Drafter:
             max_num_draft_tokens=settings.max_num_draft_tokens,
             max_num_sequences=settings.max_num_sequences,
         )
+    if settings.drafter == "suffix":
+        return SuffixDrafter(
+            suffix_lookup(settings),
+            max_num_draft_tokens=settings.max_num_draft_tokens,
+            max_num_sequences=settings.max_num_sequences,
+        )
     if is_trained_draft(settings.model):
         loaded = load_trained_draft(
             settings.model,
@@ -36,7 +46,19 @@ def make_drafter(settings: DraftSettings) -> Drafter:
         loaded = load_model(
             settings.model, dtype=settings.dtype, device=settings.device, max_context_length=settings.max_context_length
         )
-    return causal_lm_drafter(loaded, settings)
+    model = causal_lm_drafter(loaded, settings)
+    return combined_drafter(model, settings) if settings.drafter == "combined" else model
+
+
+def combined_drafter(model: Drafter, settings: DraftSettings) -> CombinedDrafter:
+    """A drafter that runs a model, with lookup beside it as the settings have it."""
+    return CombinedDrafter(model, suffix_lookup(settings), model_cost=settings.combined_model_cost)
+
+
+def suffix_lookup(settings: DraftSettings) -> SuffixLookup:
+    """Lookup by the longest match, with an empty memory, as the settings have it."""
+    memory = TenantMemory(max_tokens=settings.past_output_tokens, max_tenants=settings.past_output_tenants)
+    return SuffixLookup(memory, min_match_length=settings.suffix_min, tokens_per_match=settings.suffix_tokens_per_match)
 
 
 def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMDrafter:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from draft_service.sequence import Draft, DraftSequence
 from specdec.sampling.params import ACCEPTANCE_RULES
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 
 
 class NgramIndex:
@@ -83,6 +83,5 @@ class NgramDrafter:
         for draft in drafts:
             index = self._indexes[id(draft.sequence)]
             index.update(draft.sequence.token_ids)
-            draft.token_ids = index.propose(draft.sequence.token_ids, draft.num_wanted)
-            draft.is_done = True
-            draft.batch_sequences = len(drafts)
+            token_ids = index.propose(draft.sequence.token_ids, draft.num_wanted)
+            draft.finish(token_ids, draft_pb2.DRAFT_SOURCE_NGRAM, batch_sequences=len(drafts))

@@ -19,3 +19,5 @@ class Opening:
     acceptance_rule: model_pb2.AcceptanceRule.ValueType
     max_length: int
     """Largest committed length it may reach."""
+    tenant: bytes = b""
+    """See `tenant_key`; for the draft service only."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from specdec.cli.drafter_kind import DrafterKind, check_draft_model
+
 if TYPE_CHECKING:
     from specdec.cli.generation_output import Output
     from specdec.cli.three_services import ThreeServices
@@ -73,6 +75,12 @@ def generate(
         typer.Option("--chat/--raw", help="Render the prompt with the model's chat template, or take it as it is."),
     ] = True,
     system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPECDEC_TENANT", help="Whose request it is; drafts may then come from past outputs of this tenant."
+        ),
+    ] = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Show what happened in each round.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
     server: Annotated[
@@ -84,9 +92,7 @@ def generate(
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Target model of services started here.")] = None,
-    drafter: Annotated[
-        Literal["model", "ngram", "none"] | None, typer.Option(help="Drafter of services started here.")
-    ] = None,
+    drafter: Annotated[DrafterKind | None, typer.Option(help="Drafter of services started here.")] = None,
     draft_model: Annotated[str | None, typer.Option(help="Draft model of services started here.")] = None,
     device: Annotated[str | None, typer.Option(help="Device of services started here.")] = None,
 ) -> None:
@@ -97,8 +103,7 @@ def generate(
     given = [flag for flag, value in own_services.items() if value is not None]
     if server is not None and given:
         raise typer.BadParameter(f"{given[0]} is for services started here; --server has its own")
-    if draft_model is not None and drafter not in (None, "model"):
-        raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
+    check_draft_model(drafter, draft_model)
     # Imported here so that `specdec --help` stays quick.
     from specdec.cli.generation_output import CompletionsOutput, JsonOutput, TextOutput
     from specdec.cli.request import build_request, parse_logit_bias, parse_num_draft_tokens, read_prompt
@@ -113,6 +118,7 @@ def generate(
         acceptance_rule=acceptance_rule,
         stop_strings=stop or [],
         num_completions=num_completions,
+        tenant=tenant,
         sampling={
             "temperature": temperature,
             "top_k": top_k,

@@ -26,6 +26,7 @@ def build_request(
     acceptance_rule: str | None,
     stop_strings: list[str],
     num_completions: int | None,
+    tenant: str | None,
     sampling: dict[str, object],
 ) -> generation_pb2.GenerateRequest:
     """The request, with only those fields set that were given.
@@ -44,6 +45,7 @@ def build_request(
             stop_strings=stop_strings,
             num_draft_tokens=num_draft_tokens,
             num_completions=num_completions,
+            tenant=tenant or "",
             acceptance_rule=model_pb2.AcceptanceRule.Value(
                 f"ACCEPTANCE_RULE_{(acceptance_rule or 'unspecified').upper()}"
             ),

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from specdec.draft_source import source_name
 from specdec.v1 import generation_pb2, model_pb2, target_pb2
 
 PREFILL, ACCEPTED, RECOVERED, BONUS = "prefill", "accepted", "recovered", "bonus"
@@ -71,7 +72,8 @@ def rounds_table(rounds: list[RoundText]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for name in ("round", "K", "acc."):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
+    for name in ("from", "kind"):
+        table.add_column(name, no_wrap=True)
     for name in ("tok.", "draft\nq + run", "verify\nq + run", "net", "wall\nms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("text", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_PIECE)
@@ -82,6 +84,7 @@ def rounds_table(rounds: list[RoundText]) -> Table:
             str(report.round),
             str(report.num_draft_tokens),
             Text(str(report.num_accepted_tokens), STYLES[ACCEPTED] if report.num_accepted_tokens else ""),
+            source_name(report.draft_source) if report.num_draft_tokens else "–",
             Text(kind, STYLES[kind]),
             str(entry.num_tokens),
             _queue_and_compute(report.draft if report.HasField("draft") else None),

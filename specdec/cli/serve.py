@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specdec.cli.drafter_kind import DrafterKind, check_draft_model
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ def serve(
         str | None, typer.Option(help="Target model: embedded name, Hugging Face id, directory or GGUF file.")
     ] = None,
     drafter: Annotated[
-        Literal["model", "ngram", "suffix", "combined", "none"] | None,
+        DrafterKind | None,
         typer.Option(help="Where draft tokens come from: a draft model, lookup (two kinds), both, or nowhere."),
     ] = None,
     draft_model: Annotated[
@@ -80,8 +82,7 @@ def serve(
     Every further setting of a service is taken from the environment: SPECDEC_TARGET_*, SPECDEC_DRAFT_* and
     SPECDEC_ORCHESTRATOR_*, as `specdec target --help` and its sisters list them.
     """
-    if draft_model is not None and drafter not in (None, "model", "combined"):
-        raise typer.BadParameter(f"--draft-model does not go with --drafter {drafter}")
+    check_draft_model(drafter, draft_model)
     # Imported here so that `specdec --help` stays quick.
     from rich.console import Console
 

@@ -6,15 +6,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.ports import choose_ports
 from specdec.cli.service_group import ServiceSpec
 from specdec.settings import DEFAULT_DRAFTER_WITHOUT_MODEL, DEFAULT_MODEL
 
 _LOOPBACK = "127.0.0.1"
-
-DrafterKind = Literal["model", "ngram", "suffix", "combined", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,6 @@ class ThreeServices:
 
     model: str | None = None
     drafter: DrafterKind | None = None
-    """none: no draft service is started, and the orchestrator decodes plainly."""
     draft_model: str | None = None
     """Implies the drafter "model", if none is named. None: the draft that comes with the embedded target."""
     num_draft_tokens: int | str | None = None

@@ -39,19 +39,16 @@ class _Tally:
     """A counter that costs one addition: its instrument reads it when metrics are exported."""
 
     def __init__(self, meter: Meter, name: MetricName) -> None:
-        self._attribute = name.attributes[0] if name.attributes else None
-        self._counts: dict[str | int | None, int] = {} if name.attributes else {None: 0}
+        (self._attribute,) = name.attributes
+        self._counts: dict[str | int, int] = {}
         meter.create_observable_counter(name.name, [self._observe], name.unit, name.description)
 
-    def add(self, count: int, value: str | int | None = None) -> None:
-        """Count, under a value of the metric's one attribute if it has one."""
+    def add(self, count: int, value: str | int) -> None:
+        """Count, under a value of the metric's one attribute."""
         self._counts[value] = self._counts.get(value, 0) + count
 
     def _observe(self, options: CallbackOptions) -> list[Observation]:
-        return [
-            Observation(count, {self._attribute: value} if self._attribute is not None and value is not None else None)
-            for value, count in self._counts.copy().items()
-        ]
+        return [Observation(count, {self._attribute: value}) for value, count in self._counts.copy().items()]
 
 
 class OrchestratorMetrics:
@@ -117,14 +114,20 @@ class OrchestratorMetrics:
         self._request_duration.record(duration_seconds, attributes)
 
     def round_ended(
-        self, *, num_draft_tokens: int, num_accepted_tokens: int, duration_seconds: float, times: RoundTimes
+        self,
+        *,
+        num_draft_tokens: int,
+        num_accepted_tokens: int,
+        draft_source: str,
+        duration_seconds: float,
+        times: RoundTimes,
     ) -> None:
-        """A round was committed. The prefill is not a round."""
+        """A round was committed. The prefill is not a round. `draft_source` is a word of `source_name`."""
         if num_draft_tokens:
-            self._num_drafts.add(1)
-            self._num_draft_tokens.add(num_draft_tokens)
+            self._num_drafts.add(1, draft_source)
+            self._num_draft_tokens.add(num_draft_tokens, draft_source)
         if num_accepted_tokens:
-            self._num_accepted_tokens.add(num_accepted_tokens)
+            self._num_accepted_tokens.add(num_accepted_tokens, draft_source)
             for position in range(num_accepted_tokens):
                 self._num_accepted_tokens_per_pos.add(1, position)
         self._round_duration.record(duration_seconds)

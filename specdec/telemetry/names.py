@@ -85,6 +85,9 @@ ROUND_BASE_LENGTH = _attribute("specdec.round.base_length", "Committed tokens be
 ROUND_NUM_DRAFT_TOKENS = _attribute("specdec.round.num_draft_tokens", "Draft tokens in the window.")
 ROUND_NUM_ACCEPTED_TOKENS = _attribute("specdec.round.num_accepted_tokens", "How many of them were accepted.")
 ROUND_NEXT_TOKEN_KIND = _attribute("specdec.round.next_token_kind", "`recovered` or `bonus`.")
+DRAFT_SOURCE = _attribute(
+    "specdec.draft.source", "Where the draft tokens came from: `model`, `ngram`, `suffix`, `memory` or `unknown`."
+)
 ROUND_FALLBACK = _attribute("specdec.round.fallback", "Why the round went without the drafts that were wanted.")
 ROUND_DRAFT_QUEUE_SECONDS = _attribute("specdec.round.draft_queue_seconds", "In the queue of the draft service.")
 ROUND_DRAFT_COMPUTE_SECONDS = _attribute("specdec.round.draft_compute_seconds", "Drafting.")
@@ -137,7 +140,7 @@ ROUND = _span(
     "orchestrator",
     "One draft and one verify. Child of generate.",
     *(ROUND_INDEX, ROUND_BASE_LENGTH, ROUND_NUM_DRAFT_TOKENS, ROUND_NUM_ACCEPTED_TOKENS, ROUND_NEXT_TOKEN_KIND),
-    ROUND_FALLBACK,
+    *(DRAFT_SOURCE, ROUND_FALLBACK),
     *ROUND_PARTS.values(),
 )
 DRAFT = _span("draft", "orchestrator", "Waiting for the proposal. Child of round.", ROUND_NUM_DRAFT_TOKENS)
@@ -148,7 +151,7 @@ DRAFT_PROPOSE = _span(
     "draft.propose",
     "draft",
     "One proposal, from the arrival of the command to its answer. Child of draft.",
-    *(ROUND_INDEX, ROUND_BASE_LENGTH, ROUND_NUM_DRAFT_TOKENS, SEQUENCE_EPOCH),
+    *(ROUND_INDEX, ROUND_BASE_LENGTH, ROUND_NUM_DRAFT_TOKENS, DRAFT_SOURCE, SEQUENCE_EPOCH),
     *(QUEUE_SECONDS, COMPUTE_SECONDS, FORWARD_SEQUENCES, FORWARD_ROWS),
 )
 
@@ -201,9 +204,13 @@ REQUESTS = _metric("specdec.requests", "counter", "{request}", "Requests that en
 ACTIVE_REQUESTS = _metric("specdec.requests.active", "gauge", "{request}", "Requests being served.")
 
 # Metrics of speculation; the first four mirror vLLM's.
-NUM_DRAFTS = _metric("specdec.spec_decode.num_drafts", "counter", "{round}", "Rounds with draft tokens.")
-NUM_DRAFT_TOKENS = _metric("specdec.spec_decode.num_draft_tokens", "counter", "{token}", "Draft tokens verified.")
-NUM_ACCEPTED_TOKENS = _metric("specdec.spec_decode.num_accepted_tokens", "counter", "{token}", "Draft tokens accepted.")
+NUM_DRAFTS = _metric("specdec.spec_decode.num_drafts", "counter", "{round}", "Rounds with draft tokens.", DRAFT_SOURCE)
+NUM_DRAFT_TOKENS = _metric(
+    "specdec.spec_decode.num_draft_tokens", "counter", "{token}", "Draft tokens verified.", DRAFT_SOURCE
+)
+NUM_ACCEPTED_TOKENS = _metric(
+    "specdec.spec_decode.num_accepted_tokens", "counter", "{token}", "Draft tokens accepted.", DRAFT_SOURCE
+)
 NUM_ACCEPTED_TOKENS_PER_POS = _metric(
     "specdec.spec_decode.num_accepted_tokens_per_pos",
     "counter",

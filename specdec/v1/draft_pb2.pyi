@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.rpc import status_pb2 as _status_pb2
 from specdec.v1 import model_pb2 as _model_pb2
 from specdec.v1 import sampling_pb2 as _sampling_pb2
@@ -20,6 +21,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DraftSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DraftSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAFT_SOURCE_UNSPECIFIED: _DraftSource.ValueType  # 0
+    """Not said, or there are no draft tokens."""
+    DRAFT_SOURCE_MODEL: _DraftSource.ValueType  # 1
+    """A draft model."""
+    DRAFT_SOURCE_NGRAM: _DraftSource.ValueType  # 2
+    """The request's own tokens, by n-grams."""
+    DRAFT_SOURCE_SUFFIX: _DraftSource.ValueType  # 3
+    """The request's own tokens, by their longest repeated suffix."""
+    DRAFT_SOURCE_MEMORY: _DraftSource.ValueType  # 4
+    """Past outputs of the tenant."""
+
+class DraftSource(_DraftSource, metaclass=_DraftSourceEnumTypeWrapper):
+    """Where draft tokens come from."""
+
+DRAFT_SOURCE_UNSPECIFIED: DraftSource.ValueType  # 0
+"""Not said, or there are no draft tokens."""
+DRAFT_SOURCE_MODEL: DraftSource.ValueType  # 1
+"""A draft model."""
+DRAFT_SOURCE_NGRAM: DraftSource.ValueType  # 2
+"""The request's own tokens, by n-grams."""
+DRAFT_SOURCE_SUFFIX: DraftSource.ValueType  # 3
+"""The request's own tokens, by their longest repeated suffix."""
+DRAFT_SOURCE_MEMORY: DraftSource.ValueType  # 4
+"""Past outputs of the tenant."""
+Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015
 
 @_typing.final
 class DraftServiceGetModelInfoRequest(_message.Message):
@@ -142,6 +175,7 @@ class DraftOpen(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -152,6 +186,8 @@ class DraftOpen(_message.Message):
     """Round the proposal is for. Read only if num_draft_tokens > 0."""
     num_draft_tokens: _builtins.int
     """Tokens to propose at once. 0: prefill only."""
+    tenant: _builtins.bytes
+    """Whose past outputs drafts may come from, and who leaves this output behind: a hash of 32 bytes. Empty: nobody's."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -175,10 +211,11 @@ class DraftOpen(_message.Message):
         round: _builtins.int = ...,
         num_draft_tokens: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
+        tenant: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "num_draft_tokens", b"num_draft_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "num_draft_tokens", b"num_draft_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,8 +373,11 @@ class Proposal(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Committed length they continue."""
+    source: Global___DraftSource.ValueType
+    """Where the draft tokens come from. A window never mixes sources."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The draft tokens; node i of the window."""
@@ -362,10 +402,11 @@ class Proposal(_message.Message):
         parents: _abc.Iterable[_builtins.int] | None = ...,
         distributions: _abc.Iterable[_model_pb2.DraftDistribution] | None = ...,
         timings: _model_pb2.Timings | None = ...,
+        source: Global___DraftSource.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "distributions", b"distributions", "parents", b"parents", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "distributions", b"distributions", "parents", b"parents", "source", b"source", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

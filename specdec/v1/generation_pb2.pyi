@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from specdec.v1 import draft_pb2 as _draft_pb2
 from specdec.v1 import model_pb2 as _model_pb2
 from specdec.v1 import sampling_pb2 as _sampling_pb2
 from specdec.v1 import target_pb2 as _target_pb2
@@ -61,6 +62,7 @@ class GenerateRequest(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTANCE_RULE_FIELD_NUMBER: _builtins.int
     NUM_COMPLETIONS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized with the special tokens that the tokenizer adds by default."""
     max_new_tokens: _builtins.int
@@ -72,6 +74,10 @@ class GenerateRequest(_message.Message):
     num_completions: _builtins.int
     """Independent completions of the prompt, 1 to 16; the prompt is prefilled once. Absent: 1. Completion 0 is the one that
     the same request gives alone; the seeds of the others are derived from its seed.
+    """
+    tenant: _builtins.str
+    """Whose request it is, at most 256 bytes of UTF-8. Drafts may then come from past outputs of the same tenant, never of
+    another; the text does not depend on it. Empty: nothing is kept of the request, and nothing of others is used.
     """
     @_builtins.property
     def chat(self) -> Global___ChatInput:
@@ -101,10 +107,11 @@ class GenerateRequest(_message.Message):
         num_draft_tokens: _builtins.int | None = ...,
         acceptance_rule: _model_pb2.AcceptanceRule.ValueType = ...,
         num_completions: _builtins.int | None = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "stop_strings", b"stop_strings", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "stop_strings", b"stop_strings", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
@@ -342,6 +349,7 @@ class RoundReport(_message.Message):
     DRAFT_FIELD_NUMBER: _builtins.int
     VERIFY_FIELD_NUMBER: _builtins.int
     LOST_DRAFT_MASS_FIELD_NUMBER: _builtins.int
+    DRAFT_SOURCE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """0 is the prefill, which commits the first token."""
     base_length: _builtins.int
@@ -360,6 +368,8 @@ class RoundReport(_message.Message):
     """Wait for the verdict, in microseconds: target queue, target compute and network together."""
     lost_draft_mass: _builtins.float
     """Mean probability that truncation took from the laws of the window's draft tokens. 0: none, or no laws were sent."""
+    draft_source: _draft_pb2.DraftSource.ValueType
+    """Where the draft tokens came from."""
     @_builtins.property
     def draft(self) -> _model_pb2.Timings:
         """What the draft service said of its part. Absent: no proposal."""
@@ -382,10 +392,11 @@ class RoundReport(_message.Message):
         draft: _model_pb2.Timings | None = ...,
         verify: _model_pb2.Timings | None = ...,
         lost_draft_mass: _builtins.float = ...,
+        draft_source: _draft_pb2.DraftSource.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_wait_microseconds", b"draft_wait_microseconds", "lost_draft_mass", b"lost_draft_mass", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_source", b"draft_source", "draft_wait_microseconds", b"draft_wait_microseconds", "lost_draft_mass", b"lost_draft_mass", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,6 +97,7 @@ class Client:
         *,
         rule: model_pb2.AcceptanceRule.ValueType = model_pb2.ACCEPTANCE_RULE_COUPLED,
         connection: DraftConnection | None = None,
+        tenant: bytes = b"",
     ) -> None:
         self.engine = engine
         self.connection = connection or DraftConnection()
@@ -105,6 +106,7 @@ class Client:
         self.prompt_length = len(prompt)
         self.params = params
         self.rule = rule
+        self.tenant = tenant
         self.epoch = 0
         self.round = 0
         self.proposed: list[int] = []
@@ -122,6 +124,7 @@ class Client:
                 acceptance_rule=self.rule,
                 round=self.round,
                 num_draft_tokens=num_draft_tokens,
+                tenant=self.tenant,
             ),
         )
 
@@ -168,6 +171,10 @@ class Client:
         command = self.commit_command(num_accepted, next_token, num_draft_tokens)
         (event,) = self.engine.ask(self.connection, command)
         return self.take(event, num_draft_tokens)
+
+    def close(self) -> None:
+        """End the sequence."""
+        self.engine.tell(self.connection, self.close_command())
 
     def refused(self, command: draft_pb2.DraftCommand) -> tuple[int, str]:
         """Send what must be refused: the code and the reason."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from specdec.v1 import generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2, target_pb2
+from specdec.v1 import draft_pb2, generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2, target_pb2
 
 TEXTS = ("Hel", "lo wor", "ld", "!")
 TOKEN_IDS = ((5,), (6, 7, 8), (9,), (10,))
@@ -95,6 +95,7 @@ def _delta(index: int, *, logprobs: bool) -> generation_pb2.Delta:
             wall_microseconds=10_000,
             draft_wait_microseconds=3_000 if _DRAFTED[index] else 0,
             verify_wait_microseconds=6_500,
+            draft_source=draft_pb2.DRAFT_SOURCE_SUFFIX if _DRAFTED[index] else draft_pb2.DRAFT_SOURCE_UNSPECIFIED,
             draft=model_pb2.Timings(queue_microseconds=500, compute_microseconds=1_500) if _DRAFTED[index] else None,
             verify=model_pb2.Timings(queue_microseconds=1_000, compute_microseconds=5_000),
         ),

@@ -94,6 +94,9 @@ def test_a_result_as_json_values() -> None:
     assert values["stop_string"] is None
     assert values["stop_token_id"] is None
     assert "logprobs" not in values
+    rounds = values["rounds"]
+    assert isinstance(rounds, list)
+    assert [report["draft_source"] for report in rounds] == [None, "suffix", "suffix", None]
 
 
 def test_what_has_not_come_is_null() -> None:

@@ -28,7 +28,7 @@ async def test_every_option_reaches_the_request(cli: Cli, server: Server) -> Non
     more = "--presence-penalty -0.3 --seed 18446744073709551615 --ignore-eos --logprobs 2 --max-new-tokens 7"
     rest = "--num-draft-tokens 0 --acceptance-rule block --stop END --raw --server"
     newer = "--typical-p 0.9 --no-repeat-ngram-size 3 --min-new-tokens 2 --logit-bias 198=-5 --logit-bias 3=0.5"
-    lists = "--allow-token 1 --allow-token 2 --ban-token 4 --stop-token 6 --num-completions 1"
+    lists = "--tenant Zoë --allow-token 1 --allow-token 2 --ban-token 4 --stop-token 6 --num-completions 1"
     flags = f"{newer} {lists} {sampling} {more} {rest}".split()
     ended = await cli.run("generate", "two words", *flags, server.address, "--stop", "a b")
     assert ended.status == 0
@@ -55,6 +55,7 @@ async def test_every_option_reaches_the_request(cli: Cli, server: Server) -> Non
                 stop_token_ids=[6],
             ),
             num_completions=1,
+            tenant="Zoë",
             max_new_tokens=7,
             stop_strings=["END", "a b"],
             num_draft_tokens=0,

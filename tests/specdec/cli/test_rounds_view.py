@@ -39,14 +39,14 @@ def test_text_of_unknown_tokens_is_shown_all_the_same() -> None:
 
 def test_a_row_shows_where_the_time_went() -> None:
     *_, row = rendered([RoundText.of(DELTAS[1])])
-    # round, K, accepted, kind, tokens, draft queue and compute, verify queue and compute, network, wall, text
+    # round, K, accepted, source, kind, tokens, draft queue and compute, verify queue and compute, network, wall, text
     # The waits of 3.0 and 6.5 ms hold 2.0 and 6.0 that the services account for.
-    assert row == ["1", "2", "2", "bonus", "3", "0.5+1.5", "1.0+5.0", "1.5", "10.0", "lo", "wor"]
+    assert row == ["1", "2", "2", "suffix", "bonus", "3", "0.5+1.5", "1.0+5.0", "1.5", "10.0", "lo", "wor"]
 
 
 def test_a_round_without_a_draft_has_no_times_of_it() -> None:
     *_, row = rendered([RoundText.of(DELTAS[3])])
-    assert row[5] == "–"
+    assert (row[3], row[6]) == ("–", "–")
 
 
 def test_a_draft_computed_ahead_makes_no_negative_network_time() -> None:

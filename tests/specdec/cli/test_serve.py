@@ -105,6 +105,6 @@ async def test_the_environment_reaches_ports_and_services(cli: Cli) -> None:
 
 
 async def test_a_draft_model_needs_its_drafter(cli: Cli) -> None:
-    ended = await cli.run("serve", "--drafter", "ngram", "--draft-model", "x")
+    ended = await cli.run("serve", "--drafter", "suffix", "--draft-model", "x")
     assert ended.status == 2
     assert "--draft-model does not go with" in " ".join(ended.err.split())

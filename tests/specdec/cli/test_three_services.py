@@ -1,11 +1,13 @@
 import socket
 import sys
+from typing import get_args
 
 import pytest
 
 from draft_service.settings import DraftSettings
 from orchestrator.settings import OrchestratorSettings
 from specdec.cli import three_services
+from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.service_group import ServiceSpec
 from specdec.cli.three_services import ThreeServices, reachable
 from specdec.settings import DEFAULT_MODEL, Settings, load_settings
@@ -56,6 +58,13 @@ def test_what_is_not_said_is_left_to_the_environment(monkeypatch: pytest.MonkeyP
     assert read(target_spec, TargetSettings).model == "from-environment"
     assert read(draft_spec, DraftSettings).drafter == "model"
     assert read(orchestrator_spec, OrchestratorSettings).num_draft_tokens == 9
+
+
+@pytest.mark.parametrize("drafter", [kind for kind in get_args(DrafterKind) if kind != "none"])
+def test_every_drafter_is_one_of_the_service(drafter: DrafterKind) -> None:
+    _, draft_spec, _ = ThreeServices(drafter=drafter, draft_model="small-model").specs()
+    draft = read(draft_spec, DraftSettings)
+    assert (draft.drafter, draft.model) == (drafter, "small-model")
 
 
 def test_a_draft_learns_which_target_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:

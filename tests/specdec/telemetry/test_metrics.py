@@ -64,7 +64,11 @@ def use_everything(recorder: Recorder) -> None:
     )
     orchestrator.request_ended(grpc.StatusCode.CANCELLED, operation="text_completion", model="m", duration_seconds=1.0)
     orchestrator.round_ended(
-        num_draft_tokens=4, num_accepted_tokens=2, duration_seconds=0.2, times=RoundTimes(target_compute=0.1)
+        num_draft_tokens=4,
+        num_accepted_tokens=2,
+        draft_source="model",
+        duration_seconds=0.2,
+        times=RoundTimes(target_compute=0.1),
     )
     orchestrator.resync("target")
     orchestrator.fallback("timeout")
@@ -95,27 +99,28 @@ def test_what_is_emitted_is_the_table(recorder: Recorder) -> None:
 
 def test_rounds_are_counted_as_vllm_counts_them(recorder: Recorder) -> None:
     metrics = OrchestratorMetrics(recorder.meter)
-    for num_draft_tokens, num_accepted_tokens in [(4, 4), (4, 1), (3, 0), (0, 0)]:
+    for num_draft_tokens, num_accepted_tokens, source in [
+        (4, 4, "model"),
+        (4, 1, "suffix"),
+        (3, 0, "model"),
+        (0, 0, ""),
+    ]:
         metrics.round_ended(
             num_draft_tokens=num_draft_tokens,
             num_accepted_tokens=num_accepted_tokens,
+            draft_source=source,
             duration_seconds=0.1,
             times=RoundTimes(draft_compute=0.02, target_compute=0.03),
         )
-    assert recorder.values(names.NUM_DRAFTS) == {(): 3}
-    assert recorder.values(names.NUM_DRAFT_TOKENS) == {(): 11}
-    assert recorder.values(names.NUM_ACCEPTED_TOKENS) == {(): 5}
+    assert recorder.values(names.NUM_DRAFTS) == {("model",): 2, ("suffix",): 1}
+    assert recorder.values(names.NUM_DRAFT_TOKENS) == {("model",): 7, ("suffix",): 4}
+    assert recorder.values(names.NUM_ACCEPTED_TOKENS) == {("model",): 4, ("suffix",): 1}
     assert recorder.values(names.NUM_ACCEPTED_TOKENS_PER_POS) == {(0,): 2, (1,): 1, (2,): 1, (3,): 1}
     assert recorder.points(names.ROUND_DURATION)[0].count == 4
     parts = recorder.values(names.ROUND_PART_DURATION)
     assert parts["draft_compute",] == pytest.approx(0.08)
     assert parts["target_compute",] == pytest.approx(0.12)
     assert parts["network",] == 0
-
-
-def test_a_plain_counter_is_there_before_it_counts(recorder: Recorder) -> None:
-    OrchestratorMetrics(recorder.meter)
-    assert recorder.values(names.NUM_DRAFTS) == {(): 0}
 
 
 def test_a_request_is_counted_by_how_it_ended(recorder: Recorder) -> None:
@@ -160,5 +165,7 @@ def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
 
 def test_without_a_collector_nothing_happens() -> None:
     metrics = OrchestratorMetrics()
-    metrics.round_ended(num_draft_tokens=1, num_accepted_tokens=1, duration_seconds=0.1, times=RoundTimes())
+    metrics.round_ended(
+        num_draft_tokens=1, num_accepted_tokens=1, draft_source="model", duration_seconds=0.1, times=RoundTimes()
+    )
     EngineMetrics("draft").forward(duration_seconds=0.1, num_sequences=1, num_rows=1)
