@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from draft_service.sequence import Draft, DraftSequence
-from specdec.engine.schedule import plan_pass
+from specdec.engine.memory import CacheMemory
+from specdec.engine.pace import PrefillPace
+from specdec.engine.schedule import Share, plan_pass
 from specdec.errors import InvalidArgumentError
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
@@ -18,11 +21,18 @@ from specdec.sampling.laws import CounterDraws
 from specdec.telemetry.metrics import EngineMetrics
 from specdec.v1 import draft_pb2, model_pb2
 
+_RUNNING_SECONDS = 1.0
+"""A sequence that was served so long ago is thought to ask for its next proposal at any moment."""
+
 
 @dataclass(slots=True)
 class _State:
     chooser: TokenChooser
-    cache: SequenceCache = field(default_factory=SequenceCache)
+    cache: SequenceCache
+    served: float = -math.inf
+    """When tokens were last drafted for it; seconds of `time.perf_counter`."""
+    is_behind: bool = False
+    """More tokens have no keys and values than a round leaves behind, or had none when the present run began."""
 
 
 @dataclass(slots=True)
@@ -31,15 +41,24 @@ class _PendingStep:
 
     draft: Draft
     state: _State
+    max_length: int
     num_window_rows: int = 0
 
     @property
-    def is_open(self) -> bool:
-        return self.draft.is_open and not self.draft.token_ids
+    def cache(self) -> SequenceCache:
+        return self.state.cache
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.draft.sequence.token_ids
 
     @property
     def num_uncached_tokens(self) -> int:
         return self.draft.base_length + len(self.draft.token_ids) - self.state.cache.length
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.state.is_behind
 
 
 class CausalLMDrafter:
@@ -52,7 +71,9 @@ class CausalLMDrafter:
         runner: runs the model.
         info: what the service advertises.
         device: of the model.
+        memory: key-value memory.
         max_batch_rows: most rows of one forward pass.
+        prefill_chunk_rows: most rows of prefill in a pass beside running sequences; 0: by what passes take.
         max_law_size: most tokens of the law that a draft token is sampled from, where the acceptance rule needs one.
         confidence_threshold: a window ends before it is less likely than this to be right to its end; 0: never.
     """
@@ -62,15 +83,20 @@ class CausalLMDrafter:
         runner: ModelRunner,
         info: model_pb2.ModelInfo,
         device: torch.device,
+        memory: CacheMemory,
         *,
         max_batch_rows: int,
         max_law_size: int,
+        prefill_chunk_rows: int = 0,
         confidence_threshold: float = 0.0,
     ) -> None:
         self.info = info
         self._runner = runner
         self._device = device
+        self._memory = memory
         self._max_batch_rows = max_batch_rows
+        self._pace = PrefillPace(max_batch_rows, prefill_chunk_rows)
+        self._is_prefill_overdue = False
         self._max_law_size = max_law_size
         self._confidence_threshold = confidence_threshold
         self._metrics = EngineMetrics("draft")
@@ -79,29 +105,37 @@ class CausalLMDrafter:
     def open(self, sequence: DraftSequence) -> None:
         """See `Drafter`."""
         chooser = TokenChooser(sequence.params, sequence.prompt_length, self._device)
-        self._states[id(sequence)] = _State(chooser)
+        cache = SequenceCache(self._memory.pool)
+        self._memory.join(cache, len(sequence.token_ids) + self.info.max_num_draft_tokens)
+        self._states[id(sequence)] = _State(chooser, cache)
 
     def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
         """See `Drafter`. Rolls the cache back to the tokens that turned out right."""
         cache = self._states[id(sequence)].cache
         base_length = len(sequence.token_ids) - num_accepted - 1
         cache.truncate(min(cache.length, base_length + num_accepted))
+        cache.publish(sequence.token_ids)
 
     def close(self, sequence: DraftSequence) -> None:
-        """See `Drafter`."""
-        self._states.pop(id(sequence), None)
+        """See `Drafter`. What was computed stays to be found while there is room."""
+        state = self._states.pop(id(sequence), None)
+        if state is not None:
+            self._memory.leave(state.cache)
 
     def advance(self, drafts: Sequence[Draft]) -> None:
-        """See `Drafter`. One forward pass."""
+        """See `Drafter`. One forward pass; a draft that gets no memory ends with what it has."""
         steps = []
+        most_behind = 1 + self.info.max_num_draft_tokens
         for draft in drafts:
-            step = _PendingStep(draft, self._states[id(draft.sequence)])
+            state = self._states[id(draft.sequence)]
+            step = _PendingStep(draft, state, self.info.max_context_length)
+            state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
             # No more tokens can be run than the context holds.
             if draft.base_length + len(draft.token_ids) > self.info.max_context_length:
                 draft.is_done = True
             else:
                 steps.append(step)
-        shares = plan_pass(steps, self._max_batch_rows)
+        shares = self._plan(steps)
         if not shares:
             return
         batch = []
@@ -111,18 +145,22 @@ class CausalLMDrafter:
             wants_token = finishes and step.draft.num_wanted > 0
             batch.append(Work(step.state.cache, known[first : first + num_rows], int(wants_token)))
         started = time.perf_counter()
-        logits = self._runner.forward(batch)
         num_rows_in_all = sum(share.num_rows for share in shares)
-        self._metrics.forward(
-            duration_seconds=time.perf_counter() - started, num_sequences=len(shares), num_rows=num_rows_in_all
-        )
+        num_prefill_rows = sum(share.num_rows for share in shares if share.pending.is_prefill)
+        logits = self._runner.forward(batch)
+        ended = time.perf_counter()
+        self._metrics.forward(duration_seconds=ended - started, num_sequences=len(shares), num_rows=num_rows_in_all)
+        self._pace.observe(ended - started, num_rows_in_all - num_prefill_rows, num_prefill_rows)
         for (step, _, finishes), rows in zip(shares, logits, strict=True):
             draft = step.draft
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.batch_sequences = draft.batch_sequences or len(shares)
             draft.batch_rows = draft.batch_rows or num_rows_in_all
+            step.cache.publish(step.token_ids, with_tail=finishes and draft.is_open)
             if not finishes:
                 continue
+            step.state.served = ended
+            step.state.is_behind = False
             if draft.num_wanted:
                 try:
                     if self._is_hopeless(draft, step.state.chooser, rows[0]):
@@ -146,6 +184,27 @@ class CausalLMDrafter:
             return False
         draft.survival *= chooser.confidence(logits, draft.sequence.token_ids, draft.token_ids)
         return draft.survival < self._confidence_threshold
+
+    def _plan(self, steps: Sequence[_PendingStep]) -> list[Share[_PendingStep]]:
+        """What goes into the next pass."""
+        ready = self._memory.ready(steps)
+        prefills = [step for step in ready if step.is_prefill]
+        since = time.perf_counter() - _RUNNING_SECONDS
+        is_running = len(prefills) < len(ready) or any(state.served > since for state in self._states.values())
+        planned = plan_pass(
+            ready,
+            self._max_batch_rows,
+            self._pace.rows() if is_running else None,
+            prefill_first=self._is_prefill_overdue,
+        )
+        self._is_prefill_overdue = bool(prefills) and not any(share.pending.is_prefill for share in planned)
+        shares = self._memory.fit(planned)
+        served = {id(share.pending) for share in shares}
+        for share in planned:
+            if id(share.pending) not in served:
+                share.pending.draft.is_done = True
+        self._memory.report(self._metrics)
+        return shares
 
     def _draft_token(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
         """Append one token: the target's likely choice (coupled rule), or a sample with the law it came from."""

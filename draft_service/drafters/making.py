@@ -9,6 +9,7 @@ from draft_service.drafters.suffix_lookup import SuffixLookup
 from draft_service.drafters.tenant_memory import TenantMemory
 from draft_service.settings import DraftSettings
 from draft_service.trained_draft import is_trained_draft, load_trained_draft
+from specdec.engine.provision import provide_memory
 from specdec.models.loading import LoadedModel, load_model
 from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import ACCEPTANCE_RULES
@@ -71,10 +72,13 @@ def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMD
         )
     )
     runner = ModelRunner(loaded.model, loaded.info.vocab_size)
+    memory = provide_memory(runner, loaded.info, loaded.model.device, settings)
     return CausalLMDrafter(
         runner,
         loaded.info,
         loaded.model.device,
+        memory,
+        prefill_chunk_rows=settings.prefill_chunk_rows,
         max_batch_rows=settings.max_batch_rows,
         max_law_size=settings.max_law_size,
         confidence_threshold=settings.confidence_threshold,

@@ -173,6 +173,13 @@ class EngineMetrics:
         self._forward_duration = _histogram(meter, names.FORWARD_DURATION)
         self._forward_sequences = _histogram(meter, names.FORWARD_SEQUENCE_COUNT)
         self._forward_rows = _histogram(meter, names.FORWARD_ROW_COUNT)
+        self._service = service
+        self._kv_blocks = _gauge(meter, names.KV_BLOCKS)
+        self._kv_queued_sequences = _gauge(meter, names.KV_QUEUED_SEQUENCES)
+        self._kv_evictions = _Tally(meter, names.KV_EVICTIONS)
+        self._kv_preemptions = _Tally(meter, names.KV_PREEMPTIONS)
+        self._prefix_queried_tokens = _Tally(meter, names.PREFIX_QUERIED_TOKENS)
+        self._prefix_hit_tokens = _Tally(meter, names.PREFIX_HIT_TOKENS)
 
     def open_sequences(self, count: int) -> None:
         """Sequences open now."""
@@ -187,6 +194,25 @@ class EngineMetrics:
         self._forward_duration.record(duration_seconds, self._attributes)
         self._forward_sequences.record(num_sequences, self._attributes)
         self._forward_rows.record(num_rows, self._attributes)
+
+    def kv_blocks(self, *, used: int, cached: int, free: int) -> None:
+        """Blocks of key-value memory now."""
+        for state, count in (("used", used), ("cached", cached), ("free", free)):
+            self._kv_blocks.set(count, {**self._attributes, names.KV_BLOCK_STATE: state})
+
+    def kv_queued_sequences(self, count: int) -> None:
+        """Sequences that wait for key-value memory now."""
+        self._kv_queued_sequences.set(count, self._attributes)
+
+    def kv_lost(self, *, num_evictions: int, num_preemptions: int) -> None:
+        """Cached blocks were evicted, and sequences lost their caches."""
+        self._kv_evictions.add(num_evictions, self._service)
+        self._kv_preemptions.add(num_preemptions, self._service)
+
+    def prefix(self, *, num_tokens: int, num_hit_tokens: int) -> None:
+        """A sequence of so many tokens was prefilled, of which so many were in the prefix cache."""
+        self._prefix_queried_tokens.add(num_tokens, self._service)
+        self._prefix_hit_tokens.add(num_hit_tokens, self._service)
 
 
 def _request_attributes(operation: str, model: str) -> Mapping[str, str]:

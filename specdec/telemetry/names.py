@@ -109,6 +109,9 @@ LINK = _attribute("specdec.link", "Service at the other end: `draft` or `target`
 CAUSE = _attribute("specdec.cause", "Why it happened, a fixed set of words.")
 ROUND_PART = _attribute("specdec.round.part", "Part of a round, named as the span attribute: `draft_queue`, ...")
 SERVICE = _attribute("specdec.service", "`draft` or `target`.")
+KV_BLOCK_STATE = _attribute(
+    "specdec.kv.block.state", "`used` by sequences, `cached` for prefixes to come, or `free`; together all there are."
+)
 
 ROUND_PARTS = {
     "draft_queue": ROUND_DRAFT_QUEUE_SECONDS,
@@ -263,4 +266,28 @@ FORWARD_SEQUENCE_COUNT = _metric(
 )
 FORWARD_ROW_COUNT = _metric(
     "specdec.forward.rows", "histogram", "{row}", "Rows (tokens) in a forward pass.", SERVICE, buckets=_POWERS_OF_TWO
+)
+
+# Metrics of key-value memory, of both.
+KV_BLOCKS = _metric(
+    "specdec.kv.blocks", "gauge", "{block}", "Blocks of key-value memory.", SERVICE, KV_BLOCK_STATE
+)
+KV_EVICTIONS = _metric(
+    "specdec.kv.evictions", "counter", "{block}", "Cached blocks that were given up for others.", SERVICE
+)
+KV_PREEMPTIONS = _metric(
+    "specdec.kv.preemptions",
+    "counter",
+    "{sequence}",
+    "Caches that sequences lost to older ones, to be computed again.",
+    SERVICE,
+)
+KV_QUEUED_SEQUENCES = _metric(
+    "specdec.kv.queued_sequences", "gauge", "{sequence}", "Sequences that wait for key-value memory.", SERVICE
+)
+PREFIX_QUERIED_TOKENS = _metric(
+    "specdec.kv.prefix.queried_tokens", "counter", "{token}", "Tokens of sequences that were opened.", SERVICE
+)
+PREFIX_HIT_TOKENS = _metric(
+    "specdec.kv.prefix.hit_tokens", "counter", "{token}", "How many of them were found in the prefix cache.", SERVICE
 )

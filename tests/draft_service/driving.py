@@ -13,7 +13,9 @@ from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.drafter import Drafter
 from draft_service.engine import DraftEngine
 from specdec.checksum import prefix_checksum
+from specdec.engine.memory import CacheMemory
 from specdec.engine.stream import Arrival
+from specdec.runner.pool import KVPool
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import draft_pb2, model_pb2
 from tests.plain_decoding import GREEDY
@@ -63,6 +65,7 @@ class ModelEngine(Engine):
         max_num_sequences: int = 16,
         max_law_size: int = 16,
         confidence_threshold: float = 0.0,
+        memory: CacheMemory | None = None,
     ) -> None:
         self.model = model or tiny_llama()
         self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
@@ -73,10 +76,13 @@ class ModelEngine(Engine):
             max_num_sequences=max_num_sequences,
             acceptance_rules=ACCEPTANCE_RULES,
         )
+        self.memory = memory or CacheMemory(KVPool(256))
         self.drafter = CausalLMDrafter(
             self.runner,
             info,
             torch.device("cpu"),
+            self.memory,
+            prefill_chunk_rows=max_batch_rows,
             max_batch_rows=max_batch_rows,
             max_law_size=max_law_size,
             confidence_threshold=confidence_threshold,

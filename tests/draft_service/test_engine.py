@@ -8,10 +8,13 @@ import grpc
 import pytest
 import torch
 
+from draft_service.drafters.ngram import NgramDrafter
 from specdec.sampling.params import SamplingParams
+from specdec.telemetry import names
 from specdec.v1 import draft_pb2, model_pb2, sampling_pb2
-from tests.draft_service.driving import Client, DraftConnection, ModelEngine
+from tests.draft_service.driving import Client, DraftConnection, Engine, ModelEngine
 from tests.plain_decoding import GREEDY, SAMPLED, plain_text
+from tests.recorded_spans import recorded_spans
 
 PROMPT = (5, 9, 200)
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
@@ -202,6 +205,24 @@ def test_accepted_tokens_are_those_of_the_last_proposal(engine: ModelEngine, cli
     assert "the last proposal had 0" in client.refused(client.commit_command(1, 18, 4))[1]
 
 
+def test_a_proposal_says_where_it_comes_from_on_its_span_too(engine: ModelEngine, client: Client) -> None:
+    trace_context = model_pb2.TraceContext(traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
+    with recorded_spans() as spans:
+        for num_draft_tokens, source in ((3, draft_pb2.DRAFT_SOURCE_MODEL), (0, None)):
+            command = client.commit_command(0, 17, num_draft_tokens)
+            command.commit.trace_context.CopyFrom(trace_context)
+            events = engine.ask(client.connection, command)
+            assert [event.proposal.source for event in events] == ([] if source is None else [source])
+    (span,) = spans.get_finished_spans()
+    assert (span.attributes or {})[names.DRAFT_SOURCE] == "model"
+
+
+def test_a_proposal_without_tokens_has_no_source() -> None:
+    engine = Engine(NgramDrafter(min_length=2, max_length=3, max_num_draft_tokens=4, max_num_sequences=4))
+    assert Client(engine, [1, 2, 1, 2]).open(4).source == draft_pb2.DRAFT_SOURCE_NGRAM
+    assert Client(engine, [1, 2, 3]).open(4).source == draft_pb2.DRAFT_SOURCE_UNSPECIFIED
+
+
 def test_messages_of_older_epochs_are_dropped(engine: ModelEngine, client: Client) -> None:
     late_commit = client.commit_command(0, 17, 3)
     late_open = client.open_command(3)
@@ -230,6 +251,8 @@ def test_opening_again_drops_what_was_in_the_making(engine: ModelEngine, client:
         ({"sampling": SamplingParams(allowed_token_ids=(320,)).to_proto()}, "allowed_token_ids"),
         ({"num_draft_tokens": 9}, "num_draft_tokens is 9; at most 8 are proposed at once"),
         ({"epoch": 0}, "epoch is 0"),
+        ({"tenant": b"acme"}, "tenant has 4 bytes; it must be empty or a hash of 32"),
+        ({"tenant": b"x" * 33}, "tenant has 33 bytes"),
     ],
 )
 def test_an_open_that_means_nothing_is_refused(engine: ModelEngine, changes: dict[str, object], reason: str) -> None:

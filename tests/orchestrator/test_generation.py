@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from specdec.telemetry import names
-from specdec.v1 import generation_pb2, sampling_pb2
+from specdec.v1 import draft_pb2, generation_pb2, sampling_pb2
 from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import NOWHERE, PROMPT, request, running
 from tests.orchestrator.serving import until
@@ -138,6 +138,32 @@ async def test_metrics_add_up() -> None:
         assert counting.by_attribute(names.DRAFT_AVAILABLE) == {"": 1}
         assert set(counting.by_attribute(names.BYTES_SENT)) == {"draft", "target"}
         assert min(counting.by_attribute(names.BYTES_RECEIVED).values()) > 100
+
+
+@pytest.mark.parametrize(("source", "word"), [(draft_pb2.DRAFT_SOURCE_MEMORY, "memory"), (99, "unknown")])
+async def test_rounds_are_told_apart_by_where_their_drafts_came_from(
+    spans: InMemorySpanExporter, source: draft_pb2.DraftSource.ValueType, word: str
+) -> None:
+    draft = FakeDraft()
+
+    def from_source(_: Any, event: draft_pb2.DraftEvent) -> list[draft_pb2.DraftEvent]:
+        event.proposal.source = source
+        return [event]
+
+    draft.change = from_source
+    async with running(FakeTarget(), draft) as run:
+        result = await run.generate()
+        await until(lambda: any(span.name == "generate" for span in spans.get_finished_spans()))
+        for metric in (names.NUM_DRAFTS, names.NUM_DRAFT_TOKENS, names.NUM_ACCEPTED_TOKENS):
+            assert set(run.counting.by_attribute(metric)) == {word}
+    drafted = [report for report in result.rounds if report.num_draft_tokens]
+    assert drafted
+    assert {report.draft_source for report in drafted} == {source}
+    assert {report.draft_source for report in result.rounds if not report.num_draft_tokens} == {0}
+    rounds = [span.attributes or {} for span in spans.get_finished_spans() if span.name == "round"]
+    for attributes in rounds:
+        expected = word if attributes[names.ROUND_NUM_DRAFT_TOKENS] else None
+        assert attributes.get(names.DRAFT_SOURCE) == expected
 
 
 async def test_logprobs_come_with_their_tokens_and_are_cut_with_them() -> None:

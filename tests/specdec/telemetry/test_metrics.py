@@ -80,6 +80,10 @@ def use_everything(recorder: Recorder) -> None:
     engine.open_sequences(3)
     engine.queue_length(2)
     engine.forward(duration_seconds=0.1, num_sequences=3, num_rows=12)
+    engine.kv_blocks(used=3, cached=2, free=1)
+    engine.kv_queued_sequences(1)
+    engine.kv_lost(num_evictions=2, num_preemptions=1)
+    engine.prefix(num_tokens=30, num_hit_tokens=16)
 
 
 def test_what_is_emitted_is_the_table(recorder: Recorder) -> None:
@@ -156,6 +160,19 @@ def test_levels_are_what_was_told_last(recorder: Recorder) -> None:
     assert recorder.values(names.OPEN_SEQUENCES) == {("draft",): 2}
     assert recorder.values(names.QUEUE_LENGTH) == {("draft",): 2}
     assert recorder.values(names.DRAFT_AVAILABLE) == {(): 0}
+
+
+def test_key_value_memory_is_told_by_state_and_its_losses_add_up(recorder: Recorder) -> None:
+    metrics = EngineMetrics("target", recorder.meter)
+    for used, cached, free in ((1, 0, 5), (2, 3, 1)):
+        metrics.kv_blocks(used=used, cached=cached, free=free)
+        metrics.kv_lost(num_evictions=used, num_preemptions=1)
+        metrics.prefix(num_tokens=20, num_hit_tokens=cached)
+    assert recorder.values(names.KV_BLOCKS) == {("target", "used"): 2, ("target", "cached"): 3, ("target", "free"): 1}
+    assert recorder.values(names.KV_EVICTIONS) == {("target",): 3}
+    assert recorder.values(names.KV_PREEMPTIONS) == {("target",): 2}
+    assert recorder.values(names.PREFIX_QUERIED_TOKENS) == {("target",): 40}
+    assert recorder.values(names.PREFIX_HIT_TOKENS) == {("target",): 3}
 
 
 def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
