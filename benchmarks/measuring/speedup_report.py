@@ -65,9 +65,9 @@ def summarize_categories(results: Sequence[PromptResult], *, greedy: bool) -> di
     return {category: summarize(members, greedy=greedy) for category, members in categories.items()}
 
 
-def summary_table(categories: Mapping[str, Summary], overall: Summary) -> Table:
+def summary_table(drafter: str, categories: Mapping[str, Summary], overall: Summary) -> Table:
     """A row for each category and one for all prompts."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, title="Decoding by the services, prefill left out")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, title=f"{drafter}: decoding by the services, prefill left out")
     table.add_column("category", no_wrap=True)
     columns = ("prompts", "acc.\nlength", "acc.\nrate", "tok/s", "over\nK = 0", "over\ntransf.", "over\nassisted")
     for name in (*columns, "overhead\nms a round"):

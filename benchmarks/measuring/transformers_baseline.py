@@ -7,9 +7,11 @@ import json
 import os
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.measuring.measurement import Measurement
+
+Assistance = Literal["model", "lookup"]
 
 _START_SECONDS = 900.0
 _ANSWER_SECONDS = 1800.0
@@ -29,7 +31,7 @@ class TransformersBaseline:
         """
         Args:
             model: target model, as `specdec.models` finds it.
-            draft_model: None: prompt lookup is what assists.
+            draft_model: what assists where that is asked of a model; None: nothing does.
             num_threads: threads of a forward pass on CPU.
             device: as for the services.
             dtype: as for the services.
@@ -77,9 +79,10 @@ class TransformersBaseline:
         max_new_tokens: int,
         temperature: float,
         seed: int,
-        num_assistant_tokens: int | None = None,
+        assistance: Assistance | None = None,
+        num_assistant_tokens: int = 0,
     ) -> Measurement:
-        """One generation; with `num_assistant_tokens` an assisted one."""
+        """One generation; assisted by the draft model or by prompt lookup, if so asked."""
         answer = await self._ask(
             {
                 "command": "generate",
@@ -87,6 +90,7 @@ class TransformersBaseline:
                 "max_new_tokens": max_new_tokens,
                 "temperature": temperature,
                 "seed": seed,
+                "assistance": assistance,
                 "num_assistant_tokens": num_assistant_tokens,
             }
         )

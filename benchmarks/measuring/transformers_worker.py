@@ -3,7 +3,8 @@
     python -m benchmarks.measuring.transformers_worker --model NAME --num-threads N --device D --dtype T
 
 Each line of input is a JSON object with `command`: "tokenize" (text) or "generate" (token_ids, max_new_tokens,
-temperature, seed, num_assistant_tokens: null for plain decoding). Each line of output is the answer.
+temperature, seed, assistance: "model", "lookup", or null for plain decoding; num_assistant_tokens). Each line of output
+is the answer.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class Worker:
     def __init__(self, model: str, draft_model: str | None, device: str, dtype: str) -> None:
         self._device = choose_device(device)
         self._dtype = choose_dtype(dtype, self._device)
+        self._dtype_name = dtype
         self._tokenizer = AutoTokenizer.from_pretrained(provide_model(model, default_report()))
         self._model = self._load(model)
-        self._assistant = self._load(draft_model) if draft_model else None
+        self._assistant = self._load_assistant(draft_model, model) if draft_model else None
         stop = self._model.generation_config.eos_token_id
         ends = {self._tokenizer.eos_token_id, *(stop if isinstance(stop, list) else [stop])}
         self._stop_token_ids = sorted(token_id for token_id in ends if token_id is not None)
@@ -54,6 +56,18 @@ class Worker:
         directory = provide_model(name, default_report())
         model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=self._dtype, local_files_only=True)
         return model.to(self._device).eval()
+
+    def _load_assistant(self, name: str, target: str) -> Any:
+        # Imported here: it takes a second.
+        from draft_service.trained_draft import is_trained_draft, load_trained_draft
+
+        if not is_trained_draft(name):
+            return self._load(name)
+        draft: Any = load_trained_draft(name, target=target, dtype=self._dtype_name, device=str(self._device)).model
+        # Made for the services' caches; here it gets those of transformers.
+        draft.set_attn_implementation("sdpa")
+        draft.config.use_cache = True
+        return draft
 
     def tokenize(self, text: str) -> list[int]:
         """The prompt of a conversation that begins with `text`."""
@@ -68,14 +82,15 @@ class Worker:
         max_new_tokens: int,
         temperature: float,
         seed: int,
-        num_assistant_tokens: int | None,
+        assistance: str | None,
+        num_assistant_tokens: int,
     ) -> dict[str, object]:
         """The fields of a `Measurement`."""
         torch.manual_seed(seed)
         arguments: dict[str, object] = {}
-        if num_assistant_tokens is not None and self._assistant is None:
+        if assistance == "lookup":
             arguments["prompt_lookup_num_tokens"] = num_assistant_tokens
-        elif num_assistant_tokens is not None and self._assistant is not None:
+        elif assistance == "model" and self._assistant is not None:
             arguments["assistant_model"] = self._assistant
             self._assistant.generation_config.num_assistant_tokens = num_assistant_tokens
             self._assistant.generation_config.num_assistant_tokens_schedule = "constant"

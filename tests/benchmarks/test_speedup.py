@@ -1,60 +1,15 @@
-import asyncio
 import json
 import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.measuring.prompts import read_prompts
-from benchmarks.speedup import SpeedupSettings, rotated
-from tests.specdec.cli.conftest import ROOT, Ended, fake_services  # noqa: F401
+from tests.benchmarks.running import run_benchmark
+from tests.specdec.cli.conftest import ROOT, fake_services  # noqa: F401
 from tests.specdec.fake_generation import ALL_TOKEN_IDS
 from tests.specdec.models.saved_models import save_tiny_model
-
-SETTINGS = SpeedupSettings(
-    model="m",
-    drafter="ngram",
-    draft_model=None,
-    num_draft_tokens=4,
-    max_new_tokens=8,
-    temperature=0,
-    seed=0,
-    num_threads=1,
-    device="cpu",
-    dtype="auto",
-)
-
-
-async def run_benchmark(directory: Path, *arguments: str, **environment: str) -> Ended:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.speedup", *arguments),
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), 120)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return Ended(process.returncode, out.decode(), err.decode())
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
-    lines = [
-        {"question_id": index, "category": category, "turns": [f"number {index}"]}
-        for index, category in enumerate(["a", "a", "a", "b", "b"])
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 @pytest.mark.usefixtures("fake_services")
@@ -62,6 +17,7 @@ async def test_it_prints_a_table_and_writes_one_object(tmp_path: Path, prompts: 
     model = save_tiny_model(tmp_path / "model")
     ended = await run_benchmark(
         tmp_path,
+        "speedup",
         *("--prompts", str(prompts), "--json-out", "new/result.json", "--limit", "3"),
         *("--model", str(model), "--device", "cpu", "--max-new-tokens", "8"),
     )
@@ -82,13 +38,37 @@ async def test_it_prints_a_table_and_writes_one_object(tmp_path: Path, prompts: 
     assert result["settings"]["num_threads"] == 1
     assert result["assisted"] == "transformers with prompt lookup"
     assert result["machine"]["num_cpus"] == os.cpu_count()
+    assert result["drafter"] == "ngram"
+    assert result["drafters"] == {"ngram": {name: result[name] for name in ("assisted", "categories", "overall")}}
     assert any("over" in line for line in table)
     assert "1 thread(s) in every process that runs a model; 3 prompts" in table
 
 
 @pytest.mark.usefixtures("fake_services")
+async def test_several_drafters_are_sides_of_one_run(tmp_path: Path, prompts: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    ended = await run_benchmark(
+        tmp_path,
+        "speedup",
+        *("--prompts", str(prompts), "--limit", "2", "--drafter", "suffix", "--drafter", "ngram"),
+        *("--model", str(model), "--device", "cpu", "--max-new-tokens", "8"),
+    )
+    assert ended.status == 0, ended.err
+    *table, last = ended.out.splitlines()
+    result: dict[str, Any] = json.loads(last)
+    assert list(result["drafters"]) == ["suffix", "ngram"]
+    assert result["drafter"] == "suffix"
+    assert result["overall"] == result["drafters"]["suffix"]["overall"]
+    for of_drafter in result["drafters"].values():
+        assert of_drafter["overall"]["num_prompts"] == 2
+        assert of_drafter["overall"]["speedup_over_assisted"] > 0
+    for name in ("suffix", "ngram"):
+        assert any(f"{name}: decoding by the services" in line for line in table)
+
+
+@pytest.mark.usefixtures("fake_services")
 async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prompts: Path) -> None:
-    ended = await run_benchmark(tmp_path, "--prompts", str(prompts), FAKE_TARGET="fail")
+    ended = await run_benchmark(tmp_path, "speedup", "--prompts", str(prompts), FAKE_TARGET="fail")
     assert ended.status == 1
     assert ended.out == ""
     assert "benchmarks.speedup: target ended with status 3" in ended.err
@@ -99,28 +79,16 @@ async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prom
     "arguments",
     [
         ["--prompts", "absent.jsonl"],
-        ["--drafter", "model"],
+        ["--drafter", "magic"],
+        ["--drafter", "model", "--model", "another"],
         ["--drafter", "ngram", "--draft-model", "x"],
         ["--limit", "0"],
         ["--num-threads", "0"],
     ],
 )
 async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark(tmp_path, *arguments)
+    ended = await run_benchmark(tmp_path, "speedup", *arguments)
     assert (ended.status, ended.out) == (2, "")
-
-
-def test_every_side_comes_first_in_turn() -> None:
-    assert ["".join(rotated(("a", "b", "c"), first)) for first in range(4)] == ["abc", "bca", "cab", "abc"]
-
-
-def test_without_drafts_there_is_nothing_to_compare_them_with() -> None:
-    assert SETTINGS.sides == ("speculative", "k0", "transformers", "assisted")
-    plain = replace(SETTINGS, num_draft_tokens=0)
-    assert plain.sides == ("speculative", "transformers")
-    assert plain.assisted is None
-    with_model = replace(SETTINGS, drafter="model", draft_model="d")
-    assert with_model.assisted == "transformers with assistant_model"
 
 
 def test_the_prompts_that_come_with_it_can_be_read() -> None:

@@ -75,8 +75,9 @@ def test_categories_are_apart_and_the_table_has_them_all() -> None:
     assert {name: summary["num_prompts"] for name, summary in categories.items()} == {"a": 2, "b": 1}
     assert categories["b"]["acceptance_rate"] == pytest.approx(0.1)
     console = Console(file=io.StringIO(), width=80)
-    console.print(summary_table(categories, summarize(RESULTS, greedy=True)))
+    console.print(summary_table("ngram", categories, summarize(RESULTS, greedy=True)))
     assert isinstance(console.file, io.StringIO)
+    assert "ngram: decoding by the services" in console.file.getvalue()
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["b", "1", "1.11", "10%", "10.0", "2.00", "4.00", "1.50", "2.00"] in rows
     assert ["all", "3", "1.71", "41%", "15.6", "2.00", "4.00", "1.50", "2.00"] in rows

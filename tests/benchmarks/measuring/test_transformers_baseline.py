@@ -6,7 +6,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from benchmarks.measuring.transformers_baseline import BaselineError, TransformersBaseline
+from benchmarks.measuring.transformers_baseline import Assistance, BaselineError, TransformersBaseline
+from tests.draft_service.training.running import save_untrained_draft
 from tests.specdec.models.saved_models import save_tiny_model
 from tests.tiny_models import tiny_llama, tiny_tokenizer_files
 
@@ -14,19 +15,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = [5, 6, 7, 5, 6, 7, 5, 6]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["prompt lookup", "draft model"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["model", "trained draft"])
 async def baseline(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> AsyncIterator[TransformersBaseline]:
     directory = tmp_path_factory.mktemp("models")
     model = save_tiny_model(directory / "model")
-    draft = save_tiny_model(directory / "draft", tiny_llama(seed=1, layers=1))
-    async with TransformersBaseline(
-        model=str(model),
-        draft_model=str(draft) if request.param == "draft model" else None,
-        num_threads=1,
-        device="cpu",
-    ) as baseline:
+    if request.param == "model":
+        draft = save_tiny_model(directory / "draft", tiny_llama(seed=1, layers=1))
+    else:
+        draft = save_untrained_draft(model, tiny_llama())
+    async with TransformersBaseline(model=str(model), draft_model=str(draft), num_threads=1, device="cpu") as baseline:
         yield baseline
 
 
@@ -35,9 +34,14 @@ async def test_a_prompt_is_rendered_by_the_chat_template(baseline: TransformersB
     assert tiny_tokenizer_files().tokenizer().decode(token_ids) == "user: hello there\nassistant:"
 
 
-async def test_assisted_greedy_generation_is_plain_generation(baseline: TransformersBaseline) -> None:
+@pytest.mark.parametrize("assistance", ["model", "lookup"])
+async def test_assisted_greedy_generation_is_plain_generation(
+    baseline: TransformersBaseline, assistance: Assistance
+) -> None:
     plain = await baseline.generate(PROMPT, max_new_tokens=24, temperature=0, seed=0)
-    assisted = await baseline.generate(PROMPT, max_new_tokens=24, temperature=0, seed=0, num_assistant_tokens=3)
+    assisted = await baseline.generate(
+        PROMPT, max_new_tokens=24, temperature=0, seed=0, assistance=assistance, num_assistant_tokens=3
+    )
     assert plain.token_ids == assisted.token_ids
     assert plain.num_first_tokens == 1
     assert 1 <= assisted.num_first_tokens <= 4
