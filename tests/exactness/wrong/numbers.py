@@ -54,14 +54,15 @@ def pick_at_the_edge(patch: pytest.MonkeyPatch) -> None:
 
 
 @sabotage(numbers.check_law_rounding)
-def a_chance_for_every_token(patch: pytest.MonkeyPatch) -> None:
-    """The least weight is 1, also for a token that the rules exclude."""
+def a_chance_for_excluded_tokens(patch: pytest.MonkeyPatch) -> None:
+    """A token that the rules exclude keeps the least weight there is."""
     from_logits = TargetLaw.from_logits
 
-    def clamped(processed_logits: torch.Tensor, *, is_greedy: bool) -> TargetLaw:
-        return TargetLaw(from_logits(processed_logits, is_greedy=is_greedy)._weights.clamp(min=1))
+    def with_excluded(processed_logits: torch.Tensor, *, is_greedy: bool) -> TargetLaw:
+        weights = from_logits(processed_logits, is_greedy=is_greedy)._weights
+        return TargetLaw(weights + (processed_logits == -torch.inf).long())
 
-    patch.setattr(TargetLaw, "from_logits", clamped)
+    patch.setattr(TargetLaw, "from_logits", with_excluded)
 
 
 @sabotage(numbers.check_noise_resolution)
