@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ByteSize, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -47,6 +47,26 @@ class ModelServiceSettings(ServiceSettings):
     max_num_draft_tokens: int = Field(32, ge=1, le=256, description="Largest window of a round, in draft tokens.")
     max_batch_rows: int = Field(
         512, ge=1, description="Most rows (tokens) of one forward pass; longer prompts take several."
+    )
+    prefill_chunk_rows: int = Field(
+        0,
+        ge=0,
+        description="Most rows of prefill in a pass beside running sequences; 0: until it lasts twice as long.",
+    )
+    kv_cache_memory: ByteSize = Field(
+        ByteSize(0), description="Memory for keys and values, such as 8GiB; 0: --kv-cache-share of what is free."
+    )
+    kv_cache_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the memory that is free once the model is loaded; 0: 0.8 of a GPU's, 0.3 of a machine's.",
+    )
+    kv_overcommit: float = Field(
+        1.5,
+        ge=1,
+        description="Tokens that may be promised to sequences, as a multiple of those that fit; above 1 a sequence may "
+        "lose its cache and be prefilled again.",
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import grpc
 import torch
 from opentelemetry.trace import Span
 
 from specdec.engine.connection import Connection
-from specdec.engine.schedule import Share, plan_pass
+from specdec.engine.memory import CacheMemory
+from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
 from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
 from specdec.runner.runner import ModelRunner, Work
@@ -21,6 +23,9 @@ from target_service.sequence import PendingRound, TargetSequence, read_window
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
+_RUNNING_SECONDS = 1.0
+"""A sequence that was answered so long ago is thought to come back with its next window at any moment."""
+
 
 class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence]):
     """Verifies windows of many sequences. Lives on an `EngineThread`; nothing here may be called from elsewhere.
@@ -29,56 +34,46 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         runner: runs the model.
         info: what the service advertises; its limits are enforced here.
         device: of the model.
+        memory: key-value memory; a sequence of the advertised context and a full window must fit.
         max_batch_rows: most rows of one forward pass.
+        prefill_chunk_rows: most rows of prefill in a pass beside running sequences; 0: by what passes take.
     """
 
     def __init__(
-        self, runner: ModelRunner, info: model_pb2.ModelInfo, device: torch.device, max_batch_rows: int
+        self,
+        runner: ModelRunner,
+        info: model_pb2.ModelInfo,
+        device: torch.device,
+        memory: CacheMemory,
+        *,
+        max_batch_rows: int,
+        prefill_chunk_rows: int = 0,
     ) -> None:
         super().__init__(target_pb2.TargetEvent, info.max_num_sequences, EngineMetrics("target"))
         self._runner = runner
         self._info = info
         self._device = device
-        self._max_batch_rows = max_batch_rows
+        self._memory = memory
+        self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
 
     def step(self) -> bool:
-        """One forward pass over what is ready, and its verdicts. Returns whether rounds are still pending."""
+        """One forward pass over what is ready, and its verdicts. Returns whether there is more to do now."""
         self._metrics.queue_length(len(self._waiting))
-        shares = plan_pass(self._ready(), self._max_batch_rows)
+        ready = self._memory.ready(self._waiting.values())
+        shares = self._memory.fit(self._scheduler.plan(ready, is_anybody_running=self._is_anybody_running()))
         if shares:
             self._run(shares)
             self._flush()
-        return bool(self._waiting)
+        self._memory.report(self._metrics)
+        # Who got no memory waits for older sequences to end.
+        return bool(shares) and bool(self._waiting)
 
-    def _twin(self, sequence: TargetSequence) -> PendingRound | None:
-        """An open still to be prefilled, on the same stream with the same tokens: another completion of the prompt."""
-        for (connection, _), pending in self._waiting.items():
-            other = pending.sequence
-            if (
-                pending.is_open
-                and pending.twin is None
-                and connection is sequence.connection
-                and other.checksum == sequence.checksum
-                and other.token_ids == sequence.token_ids
-            ):
-                return pending
-        return None
-
-    def _ready(self) -> list[PendingRound]:
-        """Pending rounds that can be run: all but those whose twin is still being prefilled."""
-        ready = []
-        for pending in self._waiting.values():
-            twin = pending.twin
-            if twin is not None:
-                if self._waiting.get((twin.sequence.connection, twin.sequence.sequence_id)) is twin:
-                    continue
-                pending.twin = None
-                sequence = pending.sequence
-                sequence.num_cached_tokens = min(twin.sequence.cache.length, len(sequence.token_ids) - 1)
-                sequence.cache.copy_prefix(twin.sequence.cache, sequence.num_cached_tokens)
-            ready.append(pending)
-        return ready
+    def _is_anybody_running(self) -> bool:
+        since = time.perf_counter() - _RUNNING_SECONDS
+        return any(
+            sequence.answered > since for sequences in self._sequences.values() for sequence in sequences.values()
+        )
 
     def _carry_out(self, connection: TargetConnection, command: target_pb2.TargetCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
@@ -100,11 +95,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
     ) -> None:
         if not self._admit(connection, sequence_id, command.epoch):
             return
-        sequence = TargetSequence.from_open(connection, sequence_id, command, self._info, self._device)
+        sequence = TargetSequence.from_open(
+            connection, sequence_id, command, self._info, self._device, self._memory.pool
+        )
+        self._memory.join(sequence.cache, sequence.max_length + self._info.max_num_draft_tokens)
         self._keep(connection, sequence_id, sequence)
         span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
         self._waiting[connection, sequence_id] = PendingRound(
-            sequence, command.round, DraftWindow([]), span, arrived, is_open=True, twin=self._twin(sequence)
+            sequence, command.round, DraftWindow([]), span, arrived, is_open=True
         )
 
     def _window(
@@ -151,6 +149,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         )
 
     def _forget(self, connection: TargetConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
+        sequence = self._sequences.get(connection, {}).get(sequence_id)
+        if sequence is not None:
+            self._memory.leave(sequence.cache)
         super()._forget(connection, sequence_id)
         pending = self._waiting.pop((connection, sequence_id), None)
         if pending is not None:
@@ -170,12 +171,12 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 batch.append(Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents))
             else:
                 batch.append(Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0))
-        num_rows = sum(share.num_rows for share in shares)
+        pass_rows = PassRows.of(shares)
         try:
             with span(
                 names.TARGET_FORWARD,
                 links=[share.pending.span.get_span_context() for share in shares if share.pending.span.is_recording()],
-                attributes={names.FORWARD_SEQUENCES: len(shares), names.FORWARD_ROWS: num_rows},
+                attributes={names.FORWARD_SEQUENCES: len(shares), names.FORWARD_ROWS: pass_rows.total},
             ):
                 logits = self._runner.forward(batch)
         except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
@@ -184,15 +185,19 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 self._fail_round(share.pending, refusal)
             return
         self._num_failed_batches = 0
-        self._metrics.forward(
-            duration_seconds=time.perf_counter() - started, num_sequences=len(shares), num_rows=num_rows
-        )
+        duration = time.perf_counter() - started
+        self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
+        self._scheduler.observe(duration, pass_rows)
         verdicts = []
         for share, rows in zip(shares, logits, strict=True):
+            share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
             if share.finishes:
                 try:
                     verdicts.append((share.pending, self._judge(share.pending, rows)))
                 except Refusal as refusal:
+                    if refusal.code is grpc.StatusCode.INTERNAL:
+                        # No numbers: nobody must start from what led there.
+                        share.pending.cache.withdraw()
                     self._fail_round(share.pending, refusal)
         elapsed = time.perf_counter() - started
         for pending, *_ in shares:
@@ -201,7 +206,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             verdict.timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
             verdict.timings.compute_microseconds = round(pending.compute_seconds * 1e6)
             verdict.timings.batch_sequences = len(shares)
-            verdict.timings.batch_rows = num_rows
+            verdict.timings.batch_rows = pass_rows.total
             self._answer(pending, verdict)
 
     def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:
@@ -210,6 +215,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         verdict = sequence.judge.decide(sequence.token_ids, window, logits)
         sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
         sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
+        sequence.cache.publish(sequence.token_ids)
         return verdict
 
     def _fail_round(self, pending: PendingRound, refusal: Refusal) -> None:
@@ -220,11 +226,13 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = pending.sequence
         event = target_pb2.TargetEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round)
         if pending.is_open:
-            event.opened.num_cached_tokens = sequence.num_cached_tokens
+            event.opened.num_cached_tokens = sequence.cache.num_adopted
             event.opened.first.CopyFrom(verdict)
+            self._metrics.prefix(num_tokens=verdict.base_length, num_hit_tokens=sequence.cache.num_adopted)
         else:
             event.verdict.CopyFrom(verdict)
         sequence.last_event = event
+        sequence.answered = time.perf_counter()
         del self._waiting[sequence.connection, sequence.sequence_id]
         self._send(sequence.connection, event)
         if pending.span.is_recording():
@@ -234,7 +242,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                     names.ROUND_NEXT_TOKEN_KIND: target_pb2.NextTokenKind.Name(verdict.next_token_kind)
                     .removeprefix("NEXT_TOKEN_KIND_")
                     .lower(),
-                    names.CACHED_TOKENS: sequence.num_cached_tokens,
+                    names.CACHED_TOKENS: sequence.cache.num_adopted,
                     **timing_attributes(verdict.timings),
                 }
             )

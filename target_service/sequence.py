@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from opentelemetry.trace import Span
 
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
+from specdec.engine.limits import MAX_CACHE_SALT_BYTES
 from specdec.engine.sequences import check_token_ids
 from specdec.errors import InvalidArgumentError, OutOfRangeError
 from specdec.runner.cache import SequenceCache
+from specdec.runner.pool import KVPool
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
@@ -31,10 +34,11 @@ class TargetSequence:
     judge: Judge
     rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
-    num_cached_tokens: int = 0
+    cache: SequenceCache
     last_event: target_pb2.TargetEvent | None = None
     """The answer to the last round, repeated if it is asked again."""
-    cache: SequenceCache = field(default_factory=SequenceCache)
+    answered: float = -math.inf
+    """When that was; seconds of `time.perf_counter`."""
 
     @classmethod
     def from_open(
@@ -44,6 +48,7 @@ class TargetSequence:
         command: target_pb2.TargetOpen,
         info: model_pb2.ModelInfo,
         device: torch.device,
+        pool: KVPool,
     ) -> TargetSequence:
         """Check an open and make the sequence.
 
@@ -67,6 +72,10 @@ class TargetSequence:
             raise OutOfRangeError(
                 f"{len(token_ids)} tokens leave no room for another one within max_length {command.max_length}"
             )
+        if len(command.cache_salt) > MAX_CACHE_SALT_BYTES:
+            raise InvalidArgumentError(
+                f"cache_salt has {len(command.cache_salt)} bytes; at most {MAX_CACHE_SALT_BYTES} are taken"
+            )
         params = SamplingParams.from_proto(command.sampling)
         params.check_token_ids(info.vocab_size)
         return cls(
@@ -78,6 +87,7 @@ class TargetSequence:
             judge=Judge(params, command.prompt_length, command.acceptance_rule, device),
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
+            cache=SequenceCache(pool, command.cache_salt),
         )
 
     def fit_window(self, window: DraftWindow) -> DraftWindow:
@@ -117,16 +127,34 @@ class PendingRound:
     span: Span
     arrived: float
     is_open: bool = False
-    twin: PendingRound | None = None
-    """The open of another sequence with the same tokens, whose prefill this one waits for and then shares."""
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
 
     @property
+    def cache(self) -> SequenceCache:
+        """Of the sequence."""
+        return self.sequence.cache
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Committed tokens."""
+        return self.sequence.token_ids
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the sequence may come to."""
+        return self.sequence.max_length
+
+    @property
     def num_uncached_tokens(self) -> int:
         """Committed tokens without keys and values: one in a running sequence, all of them at first."""
         return len(self.sequence.token_ids) - self.sequence.cache.length
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether it is more than one: the sequence is new, or lost its cache."""
+        return self.num_uncached_tokens > 1
 
     @property
     def num_window_rows(self) -> int:

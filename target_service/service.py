@@ -9,6 +9,7 @@ import grpc
 
 from specdec import PROTOCOL_VERSION
 from specdec.engine.limits import max_message_bytes
+from specdec.engine.provision import provide_memory
 from specdec.engine.service import EngineHost
 from specdec.engine.stream import run_stream
 from specdec.errors import UnavailableError
@@ -67,7 +68,22 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
                 measure_forward_costs, runner, self._settings.max_batch_rows, model.info.max_context_length
             )
         )
-        engine = TargetEngine(runner, model.info, model.model.device, self._settings.max_batch_rows)
+        memory = await asyncio.to_thread(
+            provide_memory,
+            runner,
+            model.info,
+            model.model.device,
+            self._settings,
+            max_num_queued=self._settings.max_queued_sequences,
+        )
+        engine = TargetEngine(
+            runner,
+            model.info,
+            model.model.device,
+            memory,
+            max_batch_rows=self._settings.max_batch_rows,
+            prefill_chunk_rows=self._settings.prefill_chunk_rows,
+        )
         self._model = model
         self._host.start(engine, health)
 

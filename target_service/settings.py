@@ -18,6 +18,10 @@ class TargetSettings(ModelServiceSettings):
         DEFAULT_TARGET_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
     )
 
+    max_queued_sequences: int = Field(
+        64, ge=0, description="Sequences that may wait for key-value memory; more are refused with RESOURCE_EXHAUSTED."
+    )
+
     @model_validator(mode="after")
     def _check_that_a_window_fits(self) -> TargetSettings:
         if self.max_batch_rows <= self.max_num_draft_tokens:

@@ -11,8 +11,7 @@ import torch
 
 from draft_service.sequence import Draft, DraftSequence
 from specdec.engine.memory import CacheMemory
-from specdec.engine.pace import PrefillPace
-from specdec.engine.schedule import Share, plan_pass
+from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.errors import InvalidArgumentError
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
@@ -94,9 +93,7 @@ class CausalLMDrafter:
         self._runner = runner
         self._device = device
         self._memory = memory
-        self._max_batch_rows = max_batch_rows
-        self._pace = PrefillPace(max_batch_rows, prefill_chunk_rows)
-        self._is_prefill_overdue = False
+        self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
         self._max_law_size = max_law_size
         self._confidence_threshold = confidence_threshold
         self._metrics = EngineMetrics("draft")
@@ -105,7 +102,7 @@ class CausalLMDrafter:
     def open(self, sequence: DraftSequence) -> None:
         """See `Drafter`."""
         chooser = TokenChooser(sequence.params, sequence.prompt_length, self._device)
-        cache = SequenceCache(self._memory.pool)
+        cache = SequenceCache(self._memory.pool, sequence.tenant)
         self._memory.join(cache, len(sequence.token_ids) + self.info.max_num_draft_tokens)
         self._states[id(sequence)] = _State(chooser, cache)
 
@@ -145,17 +142,16 @@ class CausalLMDrafter:
             wants_token = finishes and step.draft.num_wanted > 0
             batch.append(Work(step.state.cache, known[first : first + num_rows], int(wants_token)))
         started = time.perf_counter()
-        num_rows_in_all = sum(share.num_rows for share in shares)
-        num_prefill_rows = sum(share.num_rows for share in shares if share.pending.is_prefill)
+        pass_rows = PassRows.of(shares)
         logits = self._runner.forward(batch)
         ended = time.perf_counter()
-        self._metrics.forward(duration_seconds=ended - started, num_sequences=len(shares), num_rows=num_rows_in_all)
-        self._pace.observe(ended - started, num_rows_in_all - num_prefill_rows, num_prefill_rows)
+        self._metrics.forward(duration_seconds=ended - started, num_sequences=len(shares), num_rows=pass_rows.total)
+        self._scheduler.observe(ended - started, pass_rows)
         for (step, _, finishes), rows in zip(shares, logits, strict=True):
             draft = step.draft
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.batch_sequences = draft.batch_sequences or len(shares)
-            draft.batch_rows = draft.batch_rows or num_rows_in_all
+            draft.batch_rows = draft.batch_rows or pass_rows.total
             step.cache.publish(step.token_ids, with_tail=finishes and draft.is_open)
             if not finishes:
                 continue
@@ -167,10 +163,12 @@ class CausalLMDrafter:
                         draft.is_done = True
                     else:
                         self._draft_token(draft, step.state.chooser, rows[0])
-                except (InvalidArgumentError, FloatingPointError):
+                except (InvalidArgumentError, FloatingPointError) as error:
                     # The rules leave no token, which the target will refuse, or the model gave no numbers. There is
                     # nothing to guess either way, and the other sequences go on.
                     draft.is_done = True
+                    if isinstance(error, FloatingPointError):
+                        step.cache.withdraw()
             draft.is_done = draft.is_done or len(draft.token_ids) >= draft.num_wanted
 
     def _is_hopeless(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
@@ -187,17 +185,9 @@ class CausalLMDrafter:
 
     def _plan(self, steps: Sequence[_PendingStep]) -> list[Share[_PendingStep]]:
         """What goes into the next pass."""
-        ready = self._memory.ready(steps)
-        prefills = [step for step in ready if step.is_prefill]
         since = time.perf_counter() - _RUNNING_SECONDS
-        is_running = len(prefills) < len(ready) or any(state.served > since for state in self._states.values())
-        planned = plan_pass(
-            ready,
-            self._max_batch_rows,
-            self._pace.rows() if is_running else None,
-            prefill_first=self._is_prefill_overdue,
-        )
-        self._is_prefill_overdue = bool(prefills) and not any(share.pending.is_prefill for share in planned)
+        is_anybody_running = any(state.served > since for state in self._states.values())
+        planned = self._scheduler.plan(self._memory.ready(steps), is_anybody_running=is_anybody_running)
         shares = self._memory.fit(planned)
         served = {id(share.pending) for share in shares}
         for share in planned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from specdec.v1 import model_pb2, sampling_pb2
@@ -21,3 +22,8 @@ class Opening:
     """Largest committed length it may reach."""
     tenant: bytes = b""
     """See `tenant_key`; for the draft service only."""
+
+    @property
+    def cache_salt(self) -> bytes:
+        """What keeps the tenant's prefixes in the target's cache apart from those of others; empty for nobody's."""
+        return hashlib.sha256(b"specdec cache salt" + self.tenant).digest()[:16] if self.tenant else b""

@@ -65,6 +65,7 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
             max_length=opening.max_length,
             round=round_index,
             trace_context=trace_context,
+            cache_salt=opening.cache_salt,
         )
         self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
         return TargetSequence(self, mailbox)

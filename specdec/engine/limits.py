@@ -3,6 +3,7 @@
 from specdec.sampling.params import MAX_DRAFT_LAW_SIZE, MAX_LISTED_TOKEN_IDS, MAX_LOGIT_BIAS_ENTRIES
 
 SEQUENCE_ID_BYTES = 16
+MAX_CACHE_SALT_BYTES = 64
 
 LARGEST_CONTEXT_LENGTH = 1 << 20
 """Longest sequence that any service advertises; bounds messages before a model is loaded."""

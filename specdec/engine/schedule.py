@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from specdec.engine.pace import PrefillPace
 
 
 class Pending(Protocol):
@@ -18,8 +20,8 @@ class Pending(Protocol):
         """Draft tokens to be verified; they and the last uncached token are run together."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether the sequence is still to be prefilled for the first time."""
+    def is_prefill(self) -> bool:
+        """Whether more is uncached than a round leaves behind: the prompt, or all tokens of a cache that was lost."""
 
 
 PendingT = TypeVar("PendingT", bound=Pending)
@@ -34,28 +36,102 @@ class Share(NamedTuple, Generic[PendingT]):
     finishes: bool
 
 
-def plan_pass(waiting: Iterable[PendingT], max_rows: int) -> list[Share[PendingT]]:
-    """Choose the rows of the next pass from the pending rounds, which come in order of arrival.
+class PassRows(NamedTuple):
+    """Rows of a pass by kind."""
 
-    Running sequences come before those that still prefill; a prefill too long for what is left of the pass gets a
-    chunk. A window is never split; one that does not fit waits for the next pass. At least one row is chosen.
+    running: int
+    prefill: int
+
+    @property
+    def total(self) -> int:
+        """Of both kinds."""
+        return self.running + self.prefill
+
+    @classmethod
+    def of(cls, shares: Iterable[Share[PendingT]]) -> PassRows:
+        """Count them; before the pass, since it may end a prefill."""
+        counts = [0, 0]
+        for share in shares:
+            counts[share.pending.is_prefill] += share.num_rows
+        return cls(*counts)
+
+
+def plan_pass(
+    waiting: Iterable[PendingT], max_rows: int, prefill_rows: int | None = None, *, prefill_first: bool = False
+) -> list[Share[PendingT]]:
+    """Choose the rows of the next pass from the pending rounds, the longest waiting of each kind first.
+
+    Running sequences come before those that prefill; a prefill too long for what is left of the pass gets a chunk. A
+    window is never split; one that does not fit waits for the next pass. At least one row is chosen.
 
     Args:
         waiting: rounds without an answer.
         max_rows: most rows of a pass; no smaller than the largest window and one committed token.
+        prefill_rows: most rows of all prefills in this pass, at least 1; None: whatever is left. The end of a prefill
+            takes its window along even if that is more.
+        prefill_first: the first prefill comes before all running sequences: it was passed over.
     """
+    running: list[PendingT] = []
+    prefills: list[PendingT] = []
+    for pending in waiting:
+        (prefills if pending.is_prefill else running).append(pending)
+    served_first = prefills[:1] if prefill_first else []
     shares: list[Share[PendingT]] = []
     room = max_rows
-    for pending in sorted(waiting, key=lambda pending: pending.is_open):
+    prefill_room = max_rows if prefill_rows is None else prefill_rows
+    for pending in (*served_first, *running, *prefills[len(served_first) :]):
+        most = room
+        if pending.is_prefill:
+            most = min(room, max(prefill_room, 1 + pending.num_window_rows)) if prefill_room > 0 else 0
         needed = pending.num_uncached_tokens + pending.num_window_rows
-        if needed <= room:
+        if needed <= most:
             shares.append(Share(pending, needed, finishes=True))
         else:
-            chunk = min(room, pending.num_uncached_tokens - 1)
+            chunk = min(most, pending.num_uncached_tokens - 1)
             if chunk < 1:
                 continue
             shares.append(Share(pending, chunk, finishes=False))
         room -= shares[-1].num_rows
+        if pending.is_prefill:
+            prefill_room -= shares[-1].num_rows
         if room == 0:
             break
     return shares
+
+
+class Scheduler:
+    """Plans pass after pass, so that running sequences keep a steady pace and no prefill starves.
+
+    Running sequences come first. A prefill that got less than half of what it may have goes first in the next pass.
+
+    Args:
+        max_rows: most rows of a pass.
+        prefill_chunk_rows: most rows of prefill beside running sequences; 0: by what passes take.
+    """
+
+    def __init__(self, max_rows: int, prefill_chunk_rows: int = 0) -> None:
+        self._max_rows = max_rows
+        self._pace = PrefillPace(max_rows, prefill_chunk_rows)
+        self._is_prefill_overdue = False
+
+    def plan(self, waiting: Sequence[PendingT], *, is_anybody_running: bool) -> list[Share[PendingT]]:
+        """Choose the rows of the next pass.
+
+        Args:
+            waiting: rounds without an answer, the longest waiting of each kind first.
+            is_anybody_running: whether sequences that are not among them are about to come back with a round.
+        """
+        first = next((pending for pending in waiting if pending.is_prefill), None)
+        if first is None:
+            return plan_pass(waiting, self._max_rows)
+        is_paced = is_anybody_running or not all(pending.is_prefill for pending in waiting)
+        most = self._pace.rows() if is_paced else self._max_rows
+        shares = plan_pass(waiting, self._max_rows, most, prefill_first=self._is_prefill_overdue)
+        num_prefill_rows = PassRows.of(shares).prefill
+        due = min(first.num_uncached_tokens + first.num_window_rows, most)
+        self._is_prefill_overdue = num_prefill_rows < max(due // 2, 1)
+        return shares
+
+    def observe(self, seconds: float, rows: PassRows) -> None:
+        """A pass of so many rows took so long."""
+        self._pace.observe(seconds, rows.running, rows.prefill)

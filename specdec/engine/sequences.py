@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from specdec.engine.connection import Connection
 from specdec.engine.limits import SEQUENCE_ID_BYTES
 from specdec.engine.stream import Arrival
+from specdec.engine.turnover import Turnover
 from specdec.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -60,6 +61,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._sequences: dict[Connection[EventT], dict[bytes, SequenceT]] = {}
         self._outbox: dict[Connection[EventT], list[EventT]] = {}
         self._num_failed_batches = 0
+        self._turnover = Turnover()
         self.is_draining = False
         """Set from any thread: no further sequence is opened."""
 
@@ -117,11 +119,15 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         if self.is_draining:
             raise UnavailableError("this service is shutting down; open the sequence on another replica")
         if self.num_sequences >= self._max_num_sequences:
-            raise ResourceExhaustedError(f"{self._max_num_sequences} sequences are open, which is the limit")
+            raise ResourceExhaustedError(
+                f"{self._max_num_sequences} sequences are open, which is the limit",
+                self._turnover.wait_seconds(0),
+            )
         return True
 
     def _keep(self, connection: Connection[EventT], sequence_id: bytes, sequence: SequenceT) -> None:
         self._sequences.setdefault(connection, {})[sequence_id] = sequence
+        self._turnover.begin(sequence)
 
     def _find(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> SequenceT | None:
         """The sequence a command is for; None if the command is a late message of an epoch that is over.
@@ -140,7 +146,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         """Drop a sequence and its cache; harmless if there is none. `reason` is for the span of work in progress."""
         sequences = self._sequences.get(connection)
         if sequences is not None:
-            sequences.pop(sequence_id, None)
+            self._turnover.end(sequences.pop(sequence_id, None))
             if not sequences:
                 del self._sequences[connection]
 

@@ -120,12 +120,16 @@ class BlockPool:
         """The block published under a key."""
         return self._by_key.get(key)
 
+    def withdraw(self, block: int) -> None:
+        """A block in use is found by no key any more; harmless if it never was."""
+        for key in self._keys.pop(block, ()):
+            del self._by_key[key]
+        self._num_published.pop(block, None)
+
     def _evict(self) -> int:
         """Free the block that has been cached longest; returns how many free blocks now lie side by side there."""
         block = next(iter(self._cached))
         del self._cached[block]
-        for key in self._keys.pop(block):
-            del self._by_key[key]
-        del self._num_published[block]
+        self.withdraw(block)
         self.num_evictions += 1
         return self._space.give(block)

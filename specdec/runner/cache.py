@@ -32,6 +32,8 @@ class SequenceCache:
         self._num_published = 0
         self.length = 0
         """Tokens whose keys and values are valid, counted from the start of the sequence."""
+        self.num_adopted = 0
+        """How many of them were there already when the sequence began, or began again after `release`."""
 
     @property
     def pool(self) -> KVPool:
@@ -53,28 +55,26 @@ class SequenceCache:
         Returns:
             False: the pool has too few blocks; nothing has changed.
         """
-        size = self._pool.block_tokens
-        end = self._pool.num_blocks(self.length + num_rows)
-        blocks = self._pool.blocks
-        borrowed = [
-            index
-            for index in range(self.length // size, min(end, len(self._blocks)))
-            if not blocks.is_writable(self._blocks[index], max(self.length - index * size, 0))
-        ]
-        missing = max(end - len(self._blocks), 0)
+        borrowed = self._borrowed(num_rows)
+        missing = self.num_missing(num_rows) - len(borrowed)
         if not borrowed and not missing:
             return True
-        if len(borrowed) + missing > blocks.num_available:
+        if len(borrowed) + missing > self._pool.blocks.num_available:
             return False
         if not len(self._room):
-            blocks.end(self._room)
-            likely = min(expected_length, self.length + num_rows + _ROOM_TOKENS)
-            self._room = blocks.begin(max(missing, self._pool.num_blocks(likely) - len(self._blocks)))
+            self._pool.blocks.end(self._room)
+            likely = self._pool.num_blocks(min(expected_length, self.length + num_rows + _ROOM_TOKENS))
+            self._room = self._pool.blocks.begin(max(missing, likely - len(self._blocks)))
         for index in borrowed:
             self._copy_block(index)
-        for block in blocks.take(self._room, missing):
+        for block in self._pool.blocks.take(self._room, missing):
             self._append(block)
         return True
+
+    def num_missing(self, num_rows: int) -> int:
+        """Blocks that `prepare` would take."""
+        missing = self._pool.num_blocks(self.length + num_rows) - len(self._blocks)
+        return max(missing, 0) + len(self._borrowed(num_rows))
 
     def slots(self, start: int, end: int) -> list[int]:
         """Slots of the tokens from `start` up to, and without, `end`, whose blocks it holds."""
@@ -142,8 +142,8 @@ class SequenceCache:
         is_alone = len(token_ids) - index * self._pool.block_tokens <= 1
         return None if is_alone else self._keys.key(index, token_ids)
 
-    def adopt(self, token_ids: Sequence[int]) -> int:
-        """Hold the blocks that the pool has of these tokens, from `length` on; returns how many tokens that gives.
+    def adopt(self, token_ids: Sequence[int]) -> None:
+        """Hold the blocks that the pool has of these tokens, from `length` on.
 
         The last token is left to be run, for its logits.
 
@@ -159,22 +159,28 @@ class SequenceCache:
             self._append(block)
             self.length = min(self.length + size, len(token_ids) - 1)
         self._num_published = max(self._num_published, self.length // size)
-        return self.length - before
+        self.num_adopted += self.length - before
 
     def publish(self, token_ids: Sequence[int], *, with_tail: bool = False) -> None:
         """Let others find the full blocks of these tokens.
 
         Args:
-            token_ids: committed tokens; those whose keys and values are valid are published.
+            token_ids: committed tokens; rows behind them, of draft tokens, are not published.
             with_tail: the last block too, though it is not full: for another sequence with exactly these tokens.
         """
         size = self._pool.block_tokens
-        for index in range(self._num_published, self.length // size):
+        length = min(self.length, len(token_ids))
+        for index in range(self._num_published, length // size):
             self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), size)
             self._num_published = index + 1
-        if with_tail and (rest := self.length % size) and self.length == len(token_ids):
-            index = self.length // size
-            self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), rest)
+        if with_tail and length % size and length == len(token_ids):
+            index = length // size
+            self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), length % size)
+
+    def withdraw(self) -> None:
+        """Let nobody else find its blocks: they hold something that is not right."""
+        for block in self._blocks:
+            self._pool.blocks.withdraw(block)
 
     def release(self) -> None:
         """Hold no blocks any more: the sequence is over, or will be run again from its start."""
@@ -183,8 +189,18 @@ class SequenceCache:
         self._pool.blocks.end(self._room)
         self._blocks.clear()
         self._runs.clear()
-        self._num_published = 0
+        self._num_published = self.num_adopted = 0
         self.length = 0
+
+    def _borrowed(self, num_rows: int) -> list[int]:
+        """Which of its blocks the next rows come into although it may not write there."""
+        size = self._pool.block_tokens
+        end = min(self._pool.num_blocks(self.length + num_rows), len(self._blocks))
+        return [
+            index
+            for index in range(self.length // size, end)
+            if not self._pool.blocks.is_writable(self._blocks[index], max(self.length - index * size, 0))
+        ]
 
     def _append(self, block: int) -> None:
         self._blocks.append(block)

@@ -269,9 +269,7 @@ FORWARD_ROW_COUNT = _metric(
 )
 
 # Metrics of key-value memory, of both.
-KV_BLOCKS = _metric(
-    "specdec.kv.blocks", "gauge", "{block}", "Blocks of key-value memory.", SERVICE, KV_BLOCK_STATE
-)
+KV_BLOCKS = _metric("specdec.kv.blocks", "gauge", "{block}", "Blocks of key-value memory.", SERVICE, KV_BLOCK_STATE)
 KV_EVICTIONS = _metric(
     "specdec.kv.evictions", "counter", "{block}", "Cached blocks that were given up for others.", SERVICE
 )

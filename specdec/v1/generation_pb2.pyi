@@ -77,7 +77,8 @@ class GenerateRequest(_message.Message):
     """
     tenant: _builtins.str
     """Whose request it is, at most 256 bytes of UTF-8. Drafts may then come from past outputs of the same tenant, never of
-    another; the text does not depend on it. Empty: nothing is kept of the request, and nothing of others is used.
+    another; the text does not depend on it. Empty: nothing is kept of the request, and nothing of others is used. Cached
+    keys and values of a prefix serve requests of the same tenant only; those without a tenant share theirs.
     """
     @_builtins.property
     def chat(self) -> Global___ChatInput:

@@ -236,6 +236,7 @@ class TargetOpen(_message.Message):
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -246,6 +247,10 @@ class TargetOpen(_message.Message):
     """Largest committed length this sequence may reach; admission counts on it. At most the model's context."""
     round: _builtins.int
     """Round of the first token, as in a window."""
+    cache_salt: _builtins.bytes
+    """Prefixes are shared in the cache only among sequences with the same salt, so that nobody can find out by timing whose
+    prompts were seen. At most 64 bytes; empty: shared with all others that have none.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -269,10 +274,11 @@ class TargetOpen(_message.Message):
         max_length: _builtins.int = ...,
         round: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
+        cache_salt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "cache_salt", b"cache_salt", "epoch", b"epoch", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.checksum import prefix_checksum
+from specdec.engine.memory import CacheMemory
 from specdec.engine.stream import Arrival
+from specdec.runner.pool import KVPool
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import model_pb2, target_pb2
 from target_service.engine import TargetEngine
@@ -36,6 +38,7 @@ class Target:
         max_context_length: int = 256,
         max_num_draft_tokens: int = 16,
         max_num_sequences: int = 16,
+        memory: CacheMemory | None = None,
     ) -> None:
         self.model = model or tiny_llama()
         self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
@@ -46,7 +49,10 @@ class Target:
             max_num_sequences=max_num_sequences,
             acceptance_rules=ACCEPTANCE_RULES,
         )
-        self.engine = TargetEngine(self.runner, info, CPU, max_batch_rows)
+        self.memory = memory or CacheMemory(KVPool(256))
+        self.engine = TargetEngine(
+            self.runner, info, CPU, self.memory, max_batch_rows=max_batch_rows, prefill_chunk_rows=max_batch_rows
+        )
 
     def tell(self, connection: TargetConnection, *commands: target_pb2.TargetCommand | None) -> None:
         """Hand over commands without working on them; None ends the stream."""
@@ -80,8 +86,10 @@ class Client:
         max_length: int = 64,
         rule: model_pb2.AcceptanceRule.ValueType = model_pb2.ACCEPTANCE_RULE_COUPLED,
         connection: TargetConnection | None = None,
+        cache_salt: bytes = b"",
     ) -> None:
         self.target = target
+        self.cache_salt = cache_salt
         self.connection = connection or TargetConnection()
         self.sequence_id = next(self._counter).to_bytes(16, "little")
         self.token_ids = list(prompt)
@@ -105,6 +113,7 @@ class Client:
                 acceptance_rule=self.rule,
                 max_length=self.max_length,
                 round=self.round,
+                cache_salt=self.cache_salt,
             ),
         )
 

@@ -73,6 +73,19 @@ def test_a_block_is_written_by_its_only_holder_behind_what_is_published() -> Non
     assert not pool.is_writable(other, 3)
 
 
+def test_what_is_withdrawn_is_not_found_and_free_when_it_is_released() -> None:
+    pool = BlockPool(2)
+    (block,) = pool.take(pool.begin(1), 1)
+    pool.publish(block, KEYS[0], 5)
+    pool.publish(block, KEYS[1], 16)
+    for _ in range(2):
+        pool.withdraw(block)
+    assert pool.find(KEYS[0]) is pool.find(KEYS[1]) is None
+    assert pool.is_writable(block, 0)
+    pool.release(block)
+    assert (pool.num_cached, pool.num_available) == (0, 2)
+
+
 def test_the_first_block_with_a_key_keeps_it() -> None:
     pool = BlockPool(2)
     first, second = pool.take(pool.begin(2), 2)

@@ -73,10 +73,11 @@ class PoolMachine(RuleBasedStateMachine):
         cache = sequence.cache
         others = [other for other in self.sequences if other is not sequence and other.cache.num_blocks]
         while True:
-            before = cache.length, cache.num_blocks, self.pool.blocks.num_available
+            missing, available = cache.num_missing(num_rows), self.pool.blocks.num_available
             if cache.prepare(num_rows, expected_length=20):
+                assert available - self.pool.blocks.num_available <= missing <= available
                 return True
-            assert before == (cache.length, cache.num_blocks, self.pool.blocks.num_available)
+            assert cache.num_missing(num_rows) == missing > available == self.pool.blocks.num_available
             if not others:
                 return False
             others.pop().cache.release()
@@ -91,8 +92,9 @@ class PoolMachine(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(self.sequences))
         if sequence.cache.length >= len(sequence.token_ids):
             return
-        held = sequence.cache.length
-        assert sequence.cache.adopt(sequence.token_ids) == sequence.cache.length - held
+        held, adopted = sequence.cache.length, sequence.cache.num_adopted
+        sequence.cache.adopt(sequence.token_ids)
+        assert sequence.cache.num_adopted - adopted == sequence.cache.length - held
         sequence.check_all()
         uncached = sequence.token_ids[sequence.cache.length :]
         chunk = uncached[: data.draw(st.integers(1, len(uncached)))]
@@ -200,7 +202,8 @@ def test_what_a_sequence_finds_of_another_prompt(prompt: range, other: list[int]
     pool = KVPool(16, BLOCK_TOKENS)
     run(Sequence(pool, list(prompt)))
     second = Sequence(pool, list(other))
-    assert second.cache.adopt(second.token_ids) == num_adopted == second.cache.length
+    second.cache.adopt(second.token_ids)
+    assert second.cache.num_adopted == num_adopted == second.cache.length
     second.check_all()
     run(second)
 
@@ -226,8 +229,10 @@ def test_a_block_is_copied_by_the_first_who_writes_into_it() -> None:
 def test_prefixes_are_not_shared_under_another_salt() -> None:
     pool = KVPool(16, BLOCK_TOKENS)
     run(Sequence(pool, list(range(10)), b"mine"))
-    assert Sequence(pool, list(range(10)), b"yours").cache.adopt(list(range(10))) == 0
-    assert Sequence(pool, list(range(10)), b"mine").cache.adopt(list(range(10))) == 9
+    for salt, num_adopted in ((b"yours", 0), (b"", 0), (b"mine", 9)):
+        other = Sequence(pool, list(range(10)), salt)
+        other.cache.adopt(other.token_ids)
+        assert other.cache.num_adopted == num_adopted
 
 
 def test_truncating_takes_absolute_lengths_only() -> None:
