@@ -49,7 +49,10 @@ class Text:
     params: SamplingParams
     num_draft_tokens: int
     draft_tree: DraftTree | None = None
+    tenant: bytes = b""
     round: int = 0
+    sources: list[int] = field(default_factory=list)
+    """Where each window that has tokens came from."""
     num_drafted: int = 0
     num_accepted: int = 0
     window: target_pb2.Window = field(default_factory=target_pb2.Window)
@@ -127,6 +130,7 @@ class RoundDriver:
             acceptance_rule=self._rule,
             round=1,
             num_draft_tokens=text.num_draft_tokens,
+            tenant=text.tenant,
         )
         return draft_pb2.DraftCommand(sequence_id=name, open=message)
 
@@ -149,6 +153,7 @@ class RoundDriver:
                 assert (event.round, proposal.base_length) == (text.round, len(text.token_ids))
                 text.window.token_ids.extend(proposal.token_ids)
                 text.window.distributions.extend(proposal.distributions)
+                text.sources.extend([proposal.source] if proposal.token_ids else [])
             elif text.draft_tree is not None:
                 tokens, parents = text.draft_tree(text.token_ids)
                 text.window.token_ids.extend(tokens)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from draft_service.drafters.combined import CombinedDrafter
 from draft_service.drafters.drafter import Drafter
-from draft_service.drafters.making import causal_lm_drafter
+from draft_service.drafters.making import causal_lm_drafter, suffix_lookup
 from draft_service.drafters.ngram import NgramDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from specdec.sampling.params import SamplingParams
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 from tests.exactness.expected_law import joint_law
 from tests.exactness.goodness_of_fit import assert_follows
 from tests.exactness.round_driver import MAX_NUM_DRAFT_TOKENS, Text, draft_settings, driving
@@ -32,6 +34,8 @@ SURE_DRAFT = one_law_table(0.7, 0.2, 0.1)
 """One law each, the draft's much surer: where accepting or recovering is wrong, all tokens are wrong the same way."""
 _NUM_COUPLED_TEXTS = 400
 """Fewer: noise costs more time than a draw, and `coupled_id_checks` knows each token that must come."""
+_LOOKUP: dict[str, Any] = {"suffix_min": 1, "past_output_tenants": 1 << 12, "past_output_tokens": 100}
+_FEW_OF_EACH = {draft_pb2.DRAFT_SOURCE_MODEL: 200, draft_pb2.DRAFT_SOURCE_SUFFIX: 200}
 
 PLAIN = SamplingParams()
 COLD = SamplingParams(temperature=0.35)
@@ -59,6 +63,25 @@ def ngram_drafter() -> Drafter:
     )
 
 
+def suffix_drafter() -> Drafter:
+    """Lookup by the longest match, of a single token too, in the request and in past outputs."""
+    return SuffixDrafter(
+        suffix_lookup(draft_settings(**_LOOKUP)),
+        max_num_draft_tokens=MAX_NUM_DRAFT_TOKENS,
+        max_num_sequences=1 << 12,
+    )
+
+
+def combined_drafter() -> Drafter:
+    """The same lookup beside a causal language model that is much surer than the target; each makes some windows."""
+    settings = draft_settings(**_LOOKUP, combined_model_cost=1.0)
+    return CombinedDrafter(
+        causal_lm_drafter(loaded_table(SURE_DRAFT), settings),
+        suffix_lookup(settings),
+        model_cost=settings.combined_model_cost,
+    )
+
+
 @dataclass(frozen=True)
 class Setting:
     """One way to run the services."""
@@ -73,10 +96,12 @@ class Setting:
     """Length of the outputs whose law is looked at. The first token comes with the open, the next K + 1 from the first
     window if all of it is accepted, and from further rounds if not."""
 
+    prompt_tokens: Sequence[int] = PROMPT
+
     @property
     def prompt(self) -> list[int]:
         """The prompt, within the target's vocabulary."""
-        return [token % len(self.target) for token in PROMPT]
+        return [token % len(self.target) for token in self.prompt_tokens]
 
 
 def check_rejection_over_grpc() -> None:
@@ -166,6 +191,24 @@ def check_block_with_confidence() -> None:
     _check(Setting(BLOCK, make_drafter=UNSURE_DRAFTER, num_draft_tokens=3))
 
 
+_COMBINED: dict[str, Any] = {
+    "make_drafter": combined_drafter,
+    "target": SURE_TARGET,
+    "prompt_tokens": (0, 1, 2),
+    "num_texts": 1200,
+}
+
+
+def check_rejection_with_combined() -> None:
+    """Rejection rule, windows of samples and windows of lookup in the same text."""
+    _check(Setting(REJECTION, **_COMBINED), at_least=_FEW_OF_EACH)
+
+
+def check_block_with_combined() -> None:
+    """Block rule, the same."""
+    _check(Setting(BLOCK, **_COMBINED), at_least=_FEW_OF_EACH)
+
+
 def check_coupled_over_grpc() -> None:
     """Coupled rule, drafts by the same noise."""
     _check(Setting(COUPLED, num_texts=_NUM_COUPLED_TEXTS))
@@ -186,19 +229,42 @@ def check_coupled_with_ngram() -> None:
     _check(Setting(COUPLED, make_drafter=ngram_drafter, num_texts=_NUM_COUPLED_TEXTS))
 
 
-def _check(setting: Setting) -> None:
-    """Generate texts with different seeds; their first tokens must follow the target's joint law."""
-    outputs = asyncio.run(_outputs(setting))
-    counts = Counter(output[: setting.num_tokens] for output in outputs)
+def check_rejection_with_memory() -> None:
+    """Rejection rule, the same requests sent again, seeds included, each of a tenant of its own with lookup in its past
+    outputs."""
+    target = one_law_table(0.55, 0.35, 0.1)
+    setting = Setting(REJECTION, make_drafter=suffix_drafter, target=target, prompt_tokens=(2, 2), num_tokens=3)
+    _check(setting, num_times=3)
+
+
+def _check(setting: Setting, *, num_times: int = 1, at_least: Mapping[int, int] | None = None) -> None:
+    """Generate texts with different seeds; their first tokens must follow the target's joint law.
+
+    Args:
+        setting: how.
+        num_times: the texts that are looked at are those of the last time.
+        at_least: windows that must have come from a source, so that the check means something.
+    """
+    texts = asyncio.run(_texts(setting, num_times))
+    sources = Counter(source for text in texts for source in text.sources)
+    assert all(sources[source] >= least for source, least in (at_least or {}).items()), f"windows by source: {sources}"
+    counts = Counter(text.output[: setting.num_tokens] for text in texts)
     law = joint_law(setting.target, setting.prompt, setting.params, setting.num_tokens)
     assert_follows(counts, law, f"{model_pb2.AcceptanceRule.Name(setting.rule)}, {setting.params}")
 
 
-async def _outputs(setting: Setting) -> list[tuple[int, ...]]:
-    texts = [
-        Text(setting.prompt, len(setting.prompt), replace(setting.params, seed=seed), setting.num_draft_tokens)
-        for seed in range(setting.num_texts)
-    ]
+async def _texts(setting: Setting, num_times: int) -> list[Text]:
     async with driving(loaded_table(setting.target), setting.make_drafter, setting.rule) as driver:
-        await driver.generate(texts, setting.num_tokens)
-    return [text.output for text in texts]
+        for _ in range(num_times):
+            texts = [
+                Text(
+                    setting.prompt,
+                    len(setting.prompt),
+                    replace(setting.params, seed=seed),
+                    setting.num_draft_tokens,
+                    tenant=seed.to_bytes(32, "big"),
+                )
+                for seed in range(setting.num_texts)
+            ]
+            await driver.generate(texts, setting.num_tokens)
+    return texts

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
+from draft_service.drafters.drafter import Drafter
 from orchestrator.links import link
 from specdec.client import GenerationClient, GenerationResult
 from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
-from specdec.v1 import generation_pb2
+from specdec.v1 import draft_pb2, generation_pb2
 from tests.exactness.cuttable_relay import CuttableRelay
 from tests.exactness.whole_system import (
     MAX_NUM_DRAFT_TOKENS,
     PlainDecoding,
+    combined,
     draft_service,
     hosted,
     orchestrator,
     other_model,
     prompt_lookup,
     same_model,
+    short_vocabulary,
+    suffix,
     target_service,
 )
 from tests.orchestrator.running import Running
@@ -53,7 +59,7 @@ REQUESTS = {
 }
 
 
-def generate_request(params: SamplingParams, num_draft_tokens: int) -> generation_pb2.GenerateRequest:
+def generate_request(params: SamplingParams, num_draft_tokens: int, tenant: str = "") -> generation_pb2.GenerateRequest:
     """A request whose resolved parameters are these."""
     sampling = params.to_proto()
     sampling.ignore_eos = True  # Its stop tokens are all that there are.
@@ -62,6 +68,7 @@ def generate_request(params: SamplingParams, num_draft_tokens: int) -> generatio
         sampling=sampling,
         max_new_tokens=NUM_TOKENS,
         num_draft_tokens=num_draft_tokens,
+        tenant=tenant,
     )
 
 
@@ -78,9 +85,11 @@ def plain() -> dict[str, list[int]]:
     return texts
 
 
-async def generate_all(client: GenerationClient, ks: Sequence[int]) -> dict[tuple[str, int], GenerationResult]:
+async def generate_all(
+    client: GenerationClient, ks: Sequence[int], tenant: str = ""
+) -> dict[tuple[str, int], GenerationResult]:
     """Every request with each K, all at once."""
-    asked = {(name, k): generate_request(params, k) for name, params in REQUESTS.items() for k in ks}
+    asked = {(name, k): generate_request(params, k, tenant) for name, params in REQUESTS.items() for k in ks}
     results = await asyncio.gather(*(client.collect(request) for request in asked.values()))
     return dict(zip(asked, results, strict=True))
 
@@ -91,28 +100,48 @@ def assert_equal(results: dict[tuple[str, int], GenerationResult], plain: dict[s
         assert result.token_ids == plain[name], f"{name}, K = {k}"
 
 
+def num_windows(results: dict[tuple[str, int], GenerationResult]) -> Counter[int]:
+    """Windows with draft tokens, by where these came from."""
+    rounds = [report for result in results.values() for report in result.rounds]
+    return Counter(report.draft_source for report in rounds if report.num_draft_tokens)
+
+
+def acceptance_rate(results: dict[tuple[str, int], GenerationResult]) -> float:
+    stats = [result.finished.stats for result in results.values() if result.finished]
+    return sum(each.num_accepted_tokens for each in stats) / sum(each.num_draft_tokens for each in stats)
+
+
 async def _num_rounds(run: Running, enough: float) -> None:
     """Wait until more rounds than these are over."""
     await until(lambda: run.counting.total(names.ROUND_DURATION) > enough, seconds=30)
 
 
-async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[str, list[int]]) -> None:
-    """Four orchestrators at one target, so that all their sequences share its passes."""
+async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[str, list[int]], tmp_path: Path) -> None:
+    """Several orchestrators at one target, so that all their sequences share its passes."""
+
+    def short() -> Drafter:
+        return short_vocabulary(tmp_path)
+
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(hosted(target_service()))
         clients = {}
-        for load in (None, prompt_lookup, other_model, same_model):
+        for load in (None, prompt_lookup, other_model, same_model, suffix, combined, short):
             draft = await stack.enter_async_context(hosted(draft_service(load))) if load else None
             run = await stack.enter_async_context(orchestrator(target.address, draft.address if draft else ""))
             client = GenerationClient(run.host.address, timeout_seconds=120)
             clients[load] = await stack.enter_async_context(client)
-        without, lookup, other, same = await asyncio.gather(
+        without, lookup, other, same, first, both, scarce = await asyncio.gather(
             generate_all(clients[None], (0,)),
             generate_all(clients[prompt_lookup], (2, 5)),
             generate_all(clients[other_model], (1, 3)),
             generate_all(clients[same_model], (0, 1, 2, 4, 6, 7, MAX_NUM_DRAFT_TOKENS)),
+            generate_all(clients[suffix], (3,), "tenant"),
+            generate_all(clients[combined], (2, 5)),
+            generate_all(clients[short], (4,)),
         )
-    for results in (without, lookup, other, same):
+        again = await generate_all(clients[suffix], (4,), "tenant")
+        nobody = await generate_all(clients[suffix], (4,))
+    for results in (without, lookup, other, same, first, both, scarce, again, nobody):
         assert_equal(results, plain)
     # The draft tokens mattered: right ones were accepted, wrong ones were not.
     for (name, k), result in same.items():
@@ -120,10 +149,18 @@ async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[s
         stats = result.finished.stats
         assert stats.num_accepted_tokens == stats.num_draft_tokens, f"{name}, K = {k}"
         assert (stats.num_draft_tokens > 0) == (k > 0)
-    for results in (lookup, other):
-        accepted = sum(result.finished.stats.num_accepted_tokens for result in results.values() if result.finished)
-        drafted = sum(result.finished.stats.num_draft_tokens for result in results.values() if result.finished)
-        assert accepted < drafted / 2
+    for results in (lookup, other, first, nobody):
+        assert acceptance_rate(results) < 0.5
+    # Both sources made windows.
+    sources = num_windows(both)
+    assert min(sources[draft_pb2.DRAFT_SOURCE_MODEL], sources[draft_pb2.DRAFT_SOURCE_SUFFIX]) > 10
+    assert acceptance_rate(both) > acceptance_rate(lookup)
+    # A token in three can be proposed at all, and where the target chooses one of them the draft does too.
+    assert 0.1 < acceptance_rate(scarce) < 0.9
+    # The tenant has been answered the same before; a request of nobody is not helped by that.
+    assert num_windows(again)[draft_pb2.DRAFT_SOURCE_MEMORY] > num_windows(again)[draft_pb2.DRAFT_SOURCE_SUFFIX]
+    assert acceptance_rate(again) > 0.6
+    assert not num_windows(nobody)[draft_pb2.DRAFT_SOURCE_MEMORY]
 
 
 async def test_ids_depend_on_neither_cut_streams_nor_another_replica(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from draft_service.drafters.drafter import Drafter
-from draft_service.drafters.making import causal_lm_drafter
+from draft_service.drafters.making import causal_lm_drafter, combined_drafter, make_drafter
 from draft_service.drafters.ngram import NgramDrafter
 from draft_service.service import DraftService
 from draft_service.settings import DraftSettings
@@ -23,6 +24,7 @@ from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import model_pb2
 from target_service.service import TargetService
 from target_service.settings import TargetSettings
+from tests.draft_service.training.running import save_target, save_untrained_draft
 from tests.orchestrator.running import Running, running
 from tests.orchestrator.serving import until
 from tests.specdec.runner.tiny_architectures import plain_logits
@@ -66,6 +68,27 @@ def same_model() -> Drafter:
 def other_model() -> Drafter:
     """A drafter whose weights have nothing to do with the target's."""
     return causal_lm_drafter(loaded_llama(1), DraftSettings(**_LIMITS))
+
+
+def short_vocabulary(directory: Path) -> Drafter:
+    """A drafter as training makes them: the target's own layers under a head for every third token, loaded from files.
+
+    Args:
+        directory: for the files; empty.
+    """
+    target = save_target(directory / "target")
+    draft = save_untrained_draft(target, tiny_llama(0))
+    return make_drafter(DraftSettings(drafter="model", model=str(draft), device="cpu", **_LIMITS))
+
+
+def suffix() -> Drafter:
+    """A drafter without a model, that goes by any match, in past outputs too."""
+    return make_drafter(DraftSettings(drafter="suffix", suffix_min=1, **_LIMITS))
+
+
+def combined() -> Drafter:
+    """The same beside the target's own weights, which are dear, so that lookup makes windows too."""
+    return combined_drafter(same_model(), DraftSettings(suffix_min=1, combined_model_cost=3, **_LIMITS))
 
 
 def prompt_lookup() -> Drafter:

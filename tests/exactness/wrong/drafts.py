@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.engine import DraftEngine
-from draft_service.sequence import Draft
+from draft_service.sequence import Draft, DraftSequence
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw, Draws
 from specdec.sampling.noise import Stream
@@ -69,6 +69,28 @@ def law_truncated_after_sampling(patch: pytest.MonkeyPatch) -> None:
         draft.laws.append(DraftLaw(kept, sum(kept.values())))
 
     _patch_draft(patch, lambda _: changed)
+
+
+@sabotage(services.check_rejection_with_memory)
+def memory_read_under_every_rule(patch: pytest.MonkeyPatch) -> None:
+    """Drafts follow what another request with the same seed wrote, which tells how its random numbers fell."""
+    patch.setattr(DraftSequence, "may_follow_others", True)
+
+
+@sabotage(services.check_rejection_with_combined, services.check_block_with_combined)
+def source_chosen_after_sampling(patch: pytest.MonkeyPatch) -> None:
+    """Lookup makes the window after all if the model drew a token that it thinks improbable."""
+    advance = CausalLMDrafter.advance
+
+    def changed(self: CausalLMDrafter, drafts: Sequence[Draft]) -> None:
+        advance(self, drafts)
+        for draft in drafts:
+            if draft.is_done and any(
+                law.weights[token] < 0.4 * law.total for token, law in zip(draft.token_ids, draft.laws, strict=True)
+            ):
+                draft.token_ids, draft.laws = draft.sequence.token_ids[1:3], []
+
+    patch.setattr(CausalLMDrafter, "advance", changed)
 
 
 @sabotage(services.check_rejection_with_sure_drafts)
