@@ -167,6 +167,8 @@ def main(
     try:
         counts = tuple(int(part) for part in num_draft_tokens.split(","))
         temperatures = tuple(float(part) for part in temperature.split(","))
+        if min(*counts, *temperatures) < 0:
+            raise ValueError("neither draft tokens nor temperatures can be negative")
         read = read_prompts(prompts)
     except (ValueError, PromptFileError) as error:
         raise typer.BadParameter(str(error)) from error

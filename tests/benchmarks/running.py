@@ -8,20 +8,22 @@ from pathlib import Path
 from tests.specdec.cli.conftest import ROOT, Ended
 
 
-async def run_benchmark(directory: Path, module: str, *arguments: str, **environment: str) -> Ended:
-    """Run `python -m benchmarks.MODULE` in a directory, whose packages come first."""
+async def run_benchmark(
+    name: str, directory: Path, *arguments: str, timeout_seconds: float = 120, **environment: str
+) -> Ended:
+    """`python -m benchmarks.NAME ARGUMENTS` in a directory, whose packages come first, to its end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"benchmarks.{module}", *arguments),
+        *(sys.executable, "-m", f"benchmarks.{name}", *arguments),
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 120)
+        out, err = await asyncio.wait_for(process.communicate(), timeout_seconds)
     finally:
         if process.returncode is None:
-            process.kill()
+            process.terminate()
             await process.wait()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())

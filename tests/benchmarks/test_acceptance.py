@@ -91,8 +91,8 @@ def test_the_table_has_a_column_for_each_condition_of_the_drafter(cell: Cell) ->
 @pytest.mark.usefixtures("fake_services")
 async def test_it_prints_tables_and_writes_one_object(tmp_path: Path, prompts: Path) -> None:
     ended = await run_benchmark(
-        tmp_path,
         "acceptance",
+        tmp_path,
         *("--prompts", str(prompts), "--json-out", "new/result.json", "--limit", "4", "--concurrency", "3"),
         *("--drafter", "suffix", "--drafter", "ngram", "-k", "2,4", "--temperature", "0,0.8"),
     )
@@ -116,7 +116,7 @@ async def test_it_prints_tables_and_writes_one_object(tmp_path: Path, prompts: P
 
 @pytest.mark.usefixtures("fake_services")
 async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prompts: Path) -> None:
-    ended = await run_benchmark(tmp_path, "acceptance", "--prompts", str(prompts), FAKE_TARGET="fail")
+    ended = await run_benchmark("acceptance", tmp_path, "--prompts", str(prompts), FAKE_TARGET="fail")
     assert ended.status == 1
     assert ended.out == ""
     assert "benchmarks.acceptance: target ended with status 3" in ended.err
@@ -125,8 +125,14 @@ async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prom
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-k", "2,many"], ["--temperature", "warm"], ["--drafter", "magic"], ["--drafter", "model", "--model", "another"]],
+    [
+        ["-k", "2,many"],
+        ["-k", "2,-1"],
+        ["--temperature", "warm"],
+        ["--drafter", "magic"],
+        ["--drafter", "model", "--model", "another"],
+    ],
 )
 async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark(tmp_path, "acceptance", *arguments)
+    ended = await run_benchmark("acceptance", tmp_path, *arguments)
     assert (ended.status, ended.out) == (2, "")

@@ -16,8 +16,8 @@ from tests.specdec.models.saved_models import save_tiny_model
 async def test_it_prints_a_table_and_writes_one_object(tmp_path: Path, prompts: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     ended = await run_benchmark(
-        tmp_path,
         "speedup",
+        tmp_path,
         *("--prompts", str(prompts), "--json-out", "new/result.json", "--limit", "3"),
         *("--model", str(model), "--device", "cpu", "--max-new-tokens", "8"),
     )
@@ -48,8 +48,8 @@ async def test_it_prints_a_table_and_writes_one_object(tmp_path: Path, prompts: 
 async def test_several_drafters_are_sides_of_one_run(tmp_path: Path, prompts: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     ended = await run_benchmark(
-        tmp_path,
         "speedup",
+        tmp_path,
         *("--prompts", str(prompts), "--limit", "2", "--drafter", "suffix", "--drafter", "ngram"),
         *("--model", str(model), "--device", "cpu", "--max-new-tokens", "8"),
     )
@@ -68,7 +68,7 @@ async def test_several_drafters_are_sides_of_one_run(tmp_path: Path, prompts: Pa
 
 @pytest.mark.usefixtures("fake_services")
 async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prompts: Path) -> None:
-    ended = await run_benchmark(tmp_path, "speedup", "--prompts", str(prompts), FAKE_TARGET="fail")
+    ended = await run_benchmark("speedup", tmp_path, "--prompts", str(prompts), FAKE_TARGET="fail")
     assert ended.status == 1
     assert ended.out == ""
     assert "benchmarks.speedup: target ended with status 3" in ended.err
@@ -87,7 +87,7 @@ async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prom
     ],
 )
 async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark(tmp_path, "speedup", *arguments)
+    ended = await run_benchmark("speedup", tmp_path, *arguments)
     assert (ended.status, ended.out) == (2, "")
 
 
