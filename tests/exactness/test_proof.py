@@ -8,8 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from tests.exactness import arithmetic_checks, coupled_checks, coupled_id_checks, number_checks, service_checks
-from tests.exactness.wrong import coupled, drafts, numbers, rejection_and_block, rows_and_caches, sampling_rules
+from tests.exactness import (
+    arithmetic_checks,
+    coupled_checks,
+    coupled_id_checks,
+    memory_checks,
+    number_checks,
+    service_checks,
+)
+from tests.exactness.wrong import coupled, drafts, memory, numbers, rejection_and_block, rows_and_caches, sampling_rules
 from tests.exactness.wrong.sabotage import Sabotage
 
 Check = Callable[[], None]
@@ -24,8 +31,8 @@ def _sabotages(*modules: ModuleType) -> list[Sabotage]:
     return [value for module in modules for value in vars(module).values() if isinstance(value, Sabotage)]
 
 
-CHECKS = _checks(arithmetic_checks, coupled_checks, number_checks, service_checks, coupled_id_checks)
-SABOTAGES = _sabotages(rejection_and_block, coupled, numbers, drafts, sampling_rules, rows_and_caches)
+CHECKS = _checks(arithmetic_checks, coupled_checks, number_checks, service_checks, coupled_id_checks, memory_checks)
+SABOTAGES = _sabotages(rejection_and_block, coupled, numbers, drafts, sampling_rules, rows_and_caches, memory)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -10,6 +10,7 @@ from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner
 from target_service.judge import Judge
 from tests.exactness import coupled_id_checks as coupled_ids
+from tests.exactness import memory_checks as memory
 from tests.exactness import service_checks as services
 from tests.exactness.wrong.sabotage import sabotage
 
@@ -25,7 +26,7 @@ def logits_off_by_one(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@sabotage(services.check_rejection_over_grpc, coupled_ids.check_coupled_ids)
+@sabotage(services.check_rejection_over_grpc, coupled_ids.check_coupled_ids, memory.check_shared_memory)
 def cache_not_cut_back(patch: pytest.MonkeyPatch) -> None:
     """After a rejection the cache keeps the row of the rejected token in place of the recovered one's."""
 
@@ -35,7 +36,7 @@ def cache_not_cut_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SequenceCache, "keep_rows", keep_rows)
 
 
-@sabotage(coupled_ids.check_coupled_ids)
+@sabotage(coupled_ids.check_coupled_ids, memory.check_shared_memory)
 def tree_rows_not_moved(patch: pytest.MonkeyPatch) -> None:
     """After a tree the cache keeps its first rows, not those of the accepted nodes."""
     patch.setattr(SequenceCache, "keep_rows", lambda self, base, rows: self.truncate(base + len(rows)))
