@@ -30,6 +30,8 @@ class DraftSequence:
     params: SamplingParams
     rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
+    max_length: int = 0
+    """Tokens that it may come to; 0: nobody said."""
     tenant: bytes = b""
     """A hash of whose request it is; empty: nobody's."""
     proposed: list[int] = field(default_factory=list)
@@ -82,6 +84,7 @@ class DraftSequence:
             params=params,
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
+            max_length=command.max_length,
             tenant=command.tenant,
         )
 

@@ -15,6 +15,7 @@ from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.window_size import SharedExperience
+from specdec.engine.turnover import Turnover
 from specdec.errors import ResourceExhaustedError, UnavailableError
 from specdec.serving.health import Health
 from specdec.telemetry import tracing
@@ -53,6 +54,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self._mismatch = ""
         self._is_draining = False
         self._num_active = 0
+        self._turnover = Turnover()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -114,13 +116,18 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
             raise UnavailableError(f"the target is not available: {self.target.problem}")
         limit = self._settings.max_concurrent_requests
         if self._num_active >= limit:
-            raise ResourceExhaustedError(f"{limit} requests are running, which is the limit; try again later")
+            raise ResourceExhaustedError(
+                f"{limit} requests are running, which is the limit; try again later", self._turnover.wait_seconds(0)
+            )
+        request = object()
+        self._turnover.begin(request)
         self._num_active += 1
         self._is_idle.clear()
         self._metrics.active_requests(self._num_active)
         try:
             yield
         finally:
+            self._turnover.end(request)
             self._num_active -= 1
             self._metrics.active_requests(self._num_active)
             if self._num_active == 0:

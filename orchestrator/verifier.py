@@ -166,8 +166,9 @@ class Verifier:
                 raise self._overdue() from None
             except (LinkLost, FailedPreconditionError, ImpossibleVerdict) as failure:
                 self._count_failure(failure)
-            except (UnavailableError, ResourceExhaustedError):
+            except (UnavailableError, ResourceExhaustedError) as refusal:
                 # A replica that is full or going away. A new request is better sent elsewhere; a running one waits.
+                pause_seconds = min(max(pause_seconds, refusal.retry_seconds or 0.0), _LAST_PAUSE_SECONDS)
                 if is_first or loop.time() + pause_seconds >= deadline:
                     raise
             except Refusal as refusal:

@@ -57,7 +57,7 @@ class _PendingStep:
 
     @property
     def is_prefill(self) -> bool:
-        return self.state.is_behind
+        return self.state.is_behind and self.num_uncached_tokens > 1
 
 
 class CausalLMDrafter:
@@ -103,7 +103,9 @@ class CausalLMDrafter:
         """See `Drafter`."""
         chooser = TokenChooser(sequence.params, sequence.prompt_length, self._device)
         cache = SequenceCache(self._memory.pool, sequence.tenant)
-        self._memory.join(cache, len(sequence.token_ids) + self.info.max_num_draft_tokens)
+        # No more tokens are run than the context holds.
+        most = min(max(sequence.max_length, len(sequence.token_ids)), self.info.max_context_length)
+        self._memory.join(cache, most + self.info.max_num_draft_tokens)
         self._states[id(sequence)] = _State(chooser, cache)
 
     def commit(self, sequence: DraftSequence, num_accepted: int) -> None:

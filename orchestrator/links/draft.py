@@ -70,6 +70,7 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
             num_draft_tokens=num_draft_tokens,
             trace_context=trace_context,
             tenant=opening.tenant,
+            max_length=opening.max_length,
         )
         self.attach(mailbox, draft_pb2.DraftCommand(sequence_id=sequence_id, open=message))
         return DraftSequence(self, mailbox)

@@ -86,6 +86,11 @@ class KVStorage:
             for tensor in held
         )
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all slots."""
+        return self._num_slots * self.bytes_per_slot
+
     def _grown(self, held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
         """A tensor with all slots, for rows like `new`, that begins with the rows held."""
         # Not filled: on Linux memory that was never written takes no space.

@@ -176,6 +176,7 @@ class DraftOpen(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    MAX_LENGTH_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -188,6 +189,8 @@ class DraftOpen(_message.Message):
     """Tokens to propose at once. 0: prefill only."""
     tenant: _builtins.bytes
     """Whose past outputs drafts may come from, and who leaves this output behind: a hash of 32 bytes. Empty: nobody's."""
+    max_length: _builtins.int
+    """Largest committed length this sequence may reach; memory is promised by it. 0: not said."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -212,10 +215,11 @@ class DraftOpen(_message.Message):
         num_draft_tokens: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
         tenant: _builtins.bytes = ...,
+        max_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "num_draft_tokens", b"num_draft_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_length", b"max_length", "num_draft_tokens", b"num_draft_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

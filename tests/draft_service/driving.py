@@ -104,6 +104,7 @@ class Client:
         rule: model_pb2.AcceptanceRule.ValueType = model_pb2.ACCEPTANCE_RULE_COUPLED,
         connection: DraftConnection | None = None,
         tenant: bytes = b"",
+        max_length: int = 0,
     ) -> None:
         self.engine = engine
         self.connection = connection or DraftConnection()
@@ -113,6 +114,7 @@ class Client:
         self.params = params
         self.rule = rule
         self.tenant = tenant
+        self.max_length = max_length
         self.epoch = 0
         self.round = 0
         self.proposed: list[int] = []
@@ -131,6 +133,7 @@ class Client:
                 round=self.round,
                 num_draft_tokens=num_draft_tokens,
                 tenant=self.tenant,
+                max_length=self.max_length,
             ),
         )
 

@@ -207,6 +207,7 @@ async def test_more_than_the_limit_are_refused() -> None:
         outcomes = await asyncio.gather(*(run.generate() for _ in range(6)), return_exceptions=True)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, grpc.aio.AioRpcError)]
         assert [refused.code() for refused in refusals] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+        assert all("grpc-status-details-bin" in dict(refused.trailing_metadata()) for refused in refusals)
         assert (await run.generate()).token_ids == EXPECTED
 
 

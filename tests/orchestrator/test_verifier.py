@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 import grpc
 import grpc.aio
 import pytest
+from google.rpc import status_pb2
 
 from specdec.errors import (
     FailedPreconditionError,
@@ -15,6 +16,7 @@ from specdec.errors import (
     Refusal,
     ResourceExhaustedError,
     UnavailableError,
+    from_status,
 )
 from specdec.telemetry import names
 from specdec.tokenizer_files import tokenizer_hash
@@ -134,9 +136,24 @@ async def test_a_request_that_the_target_does_not_take_is_refused_with_its_code(
         await until(lambda: not draft.sequences)
 
 
+async def test_the_client_is_told_when_to_try_again() -> None:
+    target = FakeTarget()
+
+    def refuse(_: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> Iterable[target_pb2.TargetEvent]:
+        event.failed.CopyFrom(ResourceExhaustedError("full", 2.5).to_status())
+        return [event]
+
+    target.change = refuse
+    async with running(target) as run:
+        details = dict((await refused(run)).trailing_metadata())["grpc-status-details-bin"]
+    status = status_pb2.Status.FromString(details)
+    assert (status.code, status.message) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "full")
+    assert from_status(status).retry_seconds == 2.5
+
+
 async def test_a_running_sequence_waits_for_room_at_the_target(short_pauses: None) -> None:
     target = FakeTarget()
-    refusals = [ResourceExhaustedError("full"), UnavailableError("shutting down")] * 4
+    refusals = [ResourceExhaustedError("full", 0.03), UnavailableError("shutting down")] * 4
 
     def lose_then_refuse(
         command: target_pb2.TargetCommand, event: target_pb2.TargetEvent

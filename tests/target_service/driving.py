@@ -39,6 +39,7 @@ class Target:
         max_num_draft_tokens: int = 16,
         max_num_sequences: int = 16,
         memory: CacheMemory | None = None,
+        prefill_chunk_rows: int | None = None,
     ) -> None:
         self.model = model or tiny_llama()
         self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
@@ -51,7 +52,12 @@ class Target:
         )
         self.memory = memory or CacheMemory(KVPool(256))
         self.engine = TargetEngine(
-            self.runner, info, CPU, self.memory, max_batch_rows=max_batch_rows, prefill_chunk_rows=max_batch_rows
+            self.runner,
+            info,
+            CPU,
+            self.memory,
+            max_batch_rows=max_batch_rows,
+            prefill_chunk_rows=prefill_chunk_rows or max_batch_rows,
         )
 
     def tell(self, connection: TargetConnection, *commands: target_pb2.TargetCommand | None) -> None:

@@ -1,4 +1,4 @@
-"""What one sequence computed serves others with the same tokens: completions of a prompt, the next turn, another stream."""
+"""What one sequence computed serves others with the same tokens: completions of a prompt, the next turn, any stream."""
 
 from __future__ import annotations
 

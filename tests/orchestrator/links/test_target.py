@@ -134,6 +134,20 @@ async def test_opens_verifies_and_closes() -> None:
     assert not target.refusals
 
 
+async def test_tenants_have_salts_of_their_own_which_do_not_tell_them() -> None:
+    target = FakeTarget()
+    tenants = (b"", b"a" * 32, b"b" * 32, b"a" * 32)
+    async with linked(target) as link:
+        for tenant in tenants:
+            await link.open(secrets.token_bytes(16), 1, 0, replace(OPENING, tenant=tenant), PROMPT).opened(5)
+    salts = [command.open.cache_salt for command in target.commands if command.HasField("open")]
+    assert salts[0] == b""
+    assert salts[1] == salts[3]
+    assert len(set(salts)) == 3
+    assert {len(salt) for salt in salts[1:]} == {16}
+    assert not any(tenant[:16] in salt for tenant, salt in zip(tenants[1:], salts[1:], strict=True))
+
+
 async def test_sequences_of_one_moment_travel_in_one_message() -> None:
     target = FakeTarget()
     async with linked(target) as link:
