@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One target, three drafters, and an orchestrator for each of them; telemetry goes to `receiver`."""
+    """One target, several drafters, and an orchestrator for each of them; telemetry goes to `receiver`."""
 
     group: ServiceGroup
     receiver: OtlpReceiver
@@ -36,6 +36,10 @@ class Deployment:
     """Its drafter is the target's own model."""
     wrong: str
     """Its drafter is a small model with random weights."""
+    suffix: str
+    """Its drafter is lookup by the longest match, in past outputs too."""
+    combined: str
+    """Its drafter is that lookup and the model with random weights."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -46,9 +50,21 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
         base = ThreeServices(num_threads=1, drain_seconds=5, environment=receiver.environment)
         target, ngram_draft, ngram = dataclasses.replace(base, drafter="ngram").specs()
         same_draft, same = dataclasses.replace(base, draft_model=DEFAULT_MODEL).in_front_of(target.address, "-same")
-        wrong_draft, wrong = dataclasses.replace(base, draft_model=str(wrong_model)).in_front_of(
-            target.address, "-wrong"
+        with_wrong = dataclasses.replace(base, draft_model=str(wrong_model))
+        wrong_draft, wrong = with_wrong.in_front_of(target.address, "-wrong")
+        suffix_draft, suffix = dataclasses.replace(base, drafter="suffix").in_front_of(target.address, "-suffix")
+        combined_draft, combined = dataclasses.replace(with_wrong, drafter="combined").in_front_of(
+            target.address, "-combined"
         )
-        specs = (target, ngram_draft, same_draft, wrong_draft, same, wrong, ngram)
+        drafts = (ngram_draft, same_draft, wrong_draft, suffix_draft, combined_draft)
+        specs = (target, *drafts, same, wrong, suffix, combined, ngram)
         async with ServiceGroup(specs, drain_seconds=5) as group:
-            yield Deployment(group, receiver, ngram.address, same.address, wrong.address)
+            yield Deployment(
+                group,
+                receiver,
+                ngram=ngram.address,
+                same=same.address,
+                wrong=wrong.address,
+                suffix=suffix.address,
+                combined=combined.address,
+            )

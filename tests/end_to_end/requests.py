@@ -16,6 +16,7 @@ def chat_request(
     num_draft_tokens: int | None = None,
     temperature: float = 0.0,
     seed: int = 1,
+    tenant: str = "",
 ) -> generation_pb2.GenerateRequest:
     """One user turn."""
     return generation_pb2.GenerateRequest(
@@ -23,6 +24,7 @@ def chat_request(
         sampling=sampling_pb2.SamplingParams(temperature=temperature, seed=seed),
         max_new_tokens=max_new_tokens,
         num_draft_tokens=num_draft_tokens,
+        tenant=tenant,
     )
 
 

@@ -48,8 +48,14 @@ async def test_plain_decoding_equals_transformers(reference: list[list[int]], pl
     assert plain == reference
 
 
-@pytest.mark.parametrize("num_draft_tokens", [1, 4, 8])
-@pytest.mark.parametrize("drafter", ["ngram", "same"])
+@pytest.mark.parametrize(
+    ("drafter", "num_draft_tokens"),
+    [
+        *[(drafter, num_draft_tokens) for drafter in ("ngram", "same") for num_draft_tokens in (1, 4, 8)],
+        ("suffix", 4),
+        ("combined", 8),
+    ],
+)
 async def test_speculation_equals_transformers(
     deployment: Deployment, reference: list[list[int]], drafter: str, num_draft_tokens: int
 ) -> None:

@@ -15,9 +15,9 @@ from tests.end_to_end.requests import chat_request, generate_all
 NUM_PROMPTS = 6
 
 
-def _requests(num_draft_tokens: int, *, first_seed: int = 1) -> list[generation_pb2.GenerateRequest]:
+def _requests(num_draft_tokens: int, *, first_seed: int = 1, tenant: str = "") -> list[generation_pb2.GenerateRequest]:
     return [
-        chat_request(prompt, num_draft_tokens=num_draft_tokens, temperature=0.8, seed=first_seed + index)
+        chat_request(prompt, num_draft_tokens=num_draft_tokens, temperature=0.8, seed=first_seed + index, tenant=tenant)
         for index, prompt in enumerate(PROMPTS[:NUM_PROMPTS])
     ]
 
@@ -28,9 +28,20 @@ async def plain(deployment: Deployment) -> list[list[int]]:
 
 
 async def test_ids_do_not_depend_on_the_drafter(deployment: Deployment, plain: list[list[int]]) -> None:
-    for address in (deployment.ngram, deployment.same, deployment.wrong):
+    for address in (deployment.ngram, deployment.same, deployment.wrong, deployment.combined):
         results = await generate_all(address, _requests(4))
         assert [result.token_ids for result in results] == plain
+
+
+async def test_past_outputs_make_it_faster_and_change_nothing(deployment: Deployment, plain: list[list[int]]) -> None:
+    num_rounds = []
+    for tenant in ("", "acme", "acme", ""):
+        results = await generate_all(deployment.suffix, _requests(8, tenant=tenant))
+        assert [result.token_ids for result in results] == plain
+        num_rounds.append(sum(result.finished.stats.num_rounds for result in results if result.finished))
+    nobody, first, again, nobody_again = num_rounds
+    assert again < 0.5 * first
+    assert nobody_again > 0.8 * nobody
 
 
 async def test_ids_depend_on_the_seed(deployment: Deployment, plain: list[list[int]]) -> None:
