@@ -35,7 +35,7 @@ SURE_DRAFT = one_law_table(0.7, 0.2, 0.1)
 _NUM_COUPLED_TEXTS = 400
 """Fewer: noise costs more time than a draw, and `coupled_id_checks` knows each token that must come."""
 _LOOKUP: dict[str, Any] = {"suffix_min": 1, "past_output_tenants": 1 << 12, "past_output_tokens": 100}
-_FEW_OF_EACH = {draft_pb2.DRAFT_SOURCE_MODEL: 200, draft_pb2.DRAFT_SOURCE_SUFFIX: 200}
+_FEW_OF_EACH: dict[int, int] = {draft_pb2.DRAFT_SOURCE_MODEL: 200, draft_pb2.DRAFT_SOURCE_SUFFIX: 200}
 
 PLAIN = SamplingParams()
 COLD = SamplingParams(temperature=0.35)

@@ -107,11 +107,11 @@ async def test_rounds_are_a_table_after_the_text(cli: Cli, server: Server) -> No
     text, *table = ended.out.splitlines()
     assert text == FULL_TEXT
     rows = [line.split() for line in table if line.strip()[:1].isdigit()]
-    assert [row[:5] for row in rows[:4]] == [
-        ["0", "0", "0", "prefill", "1"],
-        ["1", "2", "2", "bonus", "3"],
-        ["2", "3", "0", "recovered", "1"],
-        ["3", "0", "0", "bonus", "1"],
+    assert [row[:6] for row in rows[:4]] == [
+        ["0", "0", "0", "–", "prefill", "1"],
+        ["1", "2", "2", "suffix", "bonus", "3"],
+        ["2", "3", "0", "suffix", "recovered", "1"],
+        ["3", "0", "0", "–", "bonus", "1"],
     ]
     assert "mean acceptance length 1.67 (bonus counted)" in ended.out
     assert "\x1b" not in ended.out
