@@ -8,6 +8,7 @@ from draft_service.drafters.making import make_drafter
 from draft_service.service import DraftService
 from draft_service.settings import DraftSettings
 from specdec.models.errors import ModelError
+from specdec.processors import choose_num_threads, run_on
 from specdec.serving.process import run
 from specdec.settings import load_settings
 
@@ -15,8 +16,8 @@ from specdec.settings import load_settings
 def main() -> int:
     """Read the settings and serve until told to stop; returns the exit status."""
     settings = load_settings(DraftSettings, program="specdec draft")
-    if settings.num_threads:
-        torch.set_num_threads(settings.num_threads)
+    run_on(settings.cpu_affinity)
+    torch.set_num_threads(choose_num_threads(settings.num_threads, torch.get_num_threads()))
 
     def make_service() -> DraftService:
         return DraftService(settings, lambda: make_drafter(settings))

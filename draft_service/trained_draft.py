@@ -17,14 +17,17 @@ from transformers.initialization import no_init_weights
 
 from draft_service.draft_vocabulary import restrict_head, spread_logits
 from draft_service.shipped_drafts import shipped_drafts
+from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import check_architecture, read_config
 from specdec.models.description import ModelDescription, read_description
 from specdec.models.errors import ModelError, first_line
+from specdec.models.invariance import make_invariant
 from specdec.models.loading import LoadedModel, choose_device, choose_dtype, context_length
 from specdec.models.probe import probe_ragged_batch
 from specdec.models.progress import Report, default_report
 from specdec.models.source import provide_model
 from specdec.runner.attention import ATTENTION_NAME
+from specdec.settings import LinearKernel
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import model_pb2
 
@@ -83,6 +86,7 @@ def load_trained_draft(
     dtype: str = "auto",
     device: str = "auto",
     max_context_length: int = 0,
+    linear_kernel: LinearKernel = "default",
     report: Report | None = None,
 ) -> LoadedModel:
     """Load a trained draft with the embeddings of its target. Blocks; of the target's weights it reads no others.
@@ -95,6 +99,7 @@ def load_trained_draft(
         dtype: as for `load_model`.
         device: as for `load_model`.
         max_context_length: as for `load_model`.
+        linear_kernel: as for `load_model`.
         report: told of slow steps, if the target is still to be fetched.
 
     Raises:
@@ -128,9 +133,12 @@ def load_trained_draft(
     model.to(torch_device)
     model.train(mode=False)
     model.requires_grad_(requires_grad=False)
+    give_kernels(model, linear_kernel)
     length = context_length(name, config, max_context_length)
     # Before the logits are spread: the probe wants finite ones.
     probe_ragged_batch(model, description.vocab_size, length)
+    if linear_kernel == "invariant":
+        make_invariant(model, len(draft_vocab))
     spread_logits(model, draft_vocab.to(torch_device), description.vocab_size)
     info = model_pb2.ModelInfo(
         model_id=name,

@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal, NoReturn, TypeVar
+from typing import Annotated, Final, Literal, NoReturn, TypeVar
 
-from pydantic import ByteSize, Field, ValidationError
+from pydantic import AfterValidator, ByteSize, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+
+from specdec.processors import parse_cpus
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_DRAFT_MODEL = f"{DEFAULT_MODEL}-draft"
@@ -15,6 +18,21 @@ DEFAULT_DRAFTER_WITHOUT_MODEL: Final = "ngram"
 DEFAULT_ORCHESTRATOR_PORT = 50050
 DEFAULT_DRAFT_PORT = 50051
 DEFAULT_TARGET_PORT = 50052
+
+LinearKernel = Literal["auto", "default", "invariant"]
+
+
+def _check_cpus(value: str) -> str:
+    if value:
+        try:
+            parse_cpus(value)
+        except ValueError as error:
+            raise PydanticCustomError("cpus", "{reason}", {"reason": str(error)}) from error
+    return value
+
+
+CpuList = Annotated[str, AfterValidator(_check_cpus)]
+"""Such as 0,2-5; empty: all."""
 
 
 class ServiceSettings(BaseSettings):
@@ -39,7 +57,16 @@ class ModelServiceSettings(ServiceSettings):
         "auto", description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA."
     )
     device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")
-    num_threads: int = Field(0, ge=0, description="Threads of a forward pass on CPU; 0 is PyTorch's choice.")
+    num_threads: int = Field(
+        0, ge=0, description="Threads of a forward pass on CPU; 0: one a core, within the quota of the cgroup."
+    )
+    cpu_affinity: CpuList = Field("", description="CPUs to run on, such as 0,2-5; empty: all that the process may use.")
+    linear_kernel: LinearKernel = Field(
+        "auto",
+        description="Products on CPU. auto: the fastest for each number of rows, as measured once on this machine, "
+        "with a second copy of weights where that pays and a quarter of the free memory holds it; default: PyTorch's; "
+        "invariant: a row gives the same bits in any batch.",
+    )
     max_context_length: int = Field(
         0, ge=0, description="Longest sequence served, in tokens; 0 is the model's own limit."
     )

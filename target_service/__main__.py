@@ -6,6 +6,7 @@ import torch
 
 from specdec.models.errors import ModelError
 from specdec.models.loading import load_model
+from specdec.processors import choose_num_threads, run_on
 from specdec.serving.process import run
 from specdec.settings import load_settings
 from target_service.service import TargetService
@@ -15,8 +16,8 @@ from target_service.settings import TargetSettings
 def main() -> int:
     """Read the settings and serve until told to stop; returns the exit status."""
     settings = load_settings(TargetSettings, program="specdec target")
-    if settings.num_threads:
-        torch.set_num_threads(settings.num_threads)
+    run_on(settings.cpu_affinity)
+    torch.set_num_threads(choose_num_threads(settings.num_threads, torch.get_num_threads()))
 
     def make_service() -> TargetService:
         return TargetService(
@@ -26,6 +27,7 @@ def main() -> int:
                 dtype=settings.dtype,
                 device=settings.device,
                 max_context_length=settings.max_context_length,
+                linear_kernel=settings.linear_kernel,
             ),
         )
 

@@ -42,10 +42,15 @@ def make_drafter(settings: DraftSettings) -> Drafter:
             dtype=settings.dtype,
             device=settings.device,
             max_context_length=settings.max_context_length,
+            linear_kernel=settings.linear_kernel,
         )
     else:
         loaded = load_model(
-            settings.model, dtype=settings.dtype, device=settings.device, max_context_length=settings.max_context_length
+            settings.model,
+            dtype=settings.dtype,
+            device=settings.device,
+            max_context_length=settings.max_context_length,
+            linear_kernel=settings.linear_kernel,
         )
     model = causal_lm_drafter(loaded, settings)
     return combined_drafter(model, settings) if settings.drafter == "combined" else model

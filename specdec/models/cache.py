@@ -16,12 +16,17 @@ _WAIT_SECONDS = 3600.0
 """Longest wait for another process that makes the same entry: a download over a slow link, and a conversion."""
 
 
-def models_directory() -> Path:
-    """Where entries live: SPECDEC_CACHE, or else specdec/ under XDG_CACHE_HOME or ~/.cache. Not created."""
+def cache_directory() -> Path:
+    """The user's cache: SPECDEC_CACHE, or else specdec/ under XDG_CACHE_HOME or ~/.cache. Not created."""
     root = os.environ.get("SPECDEC_CACHE")
     if root:
-        return Path(root).expanduser() / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specdec" / "models"
+        return Path(root).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specdec"
+
+
+def models_directory() -> Path:
+    """Where entries live. Not created."""
+    return cache_directory() / "models"
 
 
 def entry_directory(key: str) -> Path | None:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import max_positions
 from specdec.models.description import ModelDescription, read_description
 from specdec.models.errors import ModelError
+from specdec.models.invariance import make_invariant
 from specdec.models.probe import probe_ragged_batch
 from specdec.models.progress import Report, default_report
 from specdec.models.source import provide_model
 from specdec.models.weights import load_weights
+from specdec.settings import LinearKernel
 from specdec.tokenizer_files import TokenizerFiles, tokenizer_hash
 from specdec.v1 import model_pb2
 
@@ -37,6 +40,7 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     max_context_length: int = 0,
+    linear_kernel: LinearKernel = "default",
     report: Report | None = None,
 ) -> LoadedModel:
     """Find, fetch, convert, check and load a model. Takes seconds to minutes: never call it on an event loop.
@@ -46,6 +50,7 @@ def load_model(
         dtype: float32, bfloat16, float16, or auto: float32 on CPU and bfloat16 on CUDA.
         device: cpu, cuda, cuda:N, or auto: CUDA if there is one.
         max_context_length: longest sequence to serve, in tokens; 0 is the model's own limit, which it never exceeds.
+        linear_kernel: what multiplies on a CPU, see `give_kernels` and `make_invariant`.
         report: told of slow steps; None is a bar on a terminal and a log line elsewhere.
 
     Raises:
@@ -57,7 +62,10 @@ def load_model(
     description = read_description(directory)
     length = context_length(name, description.config, max_context_length)
     model = load_weights(directory, description.config, torch_dtype, torch_device)
+    give_kernels(model, linear_kernel)
     probe_ragged_batch(model, description.vocab_size, length)
+    if linear_kernel == "invariant":
+        make_invariant(model, description.vocab_size)
     info = model_pb2.ModelInfo(
         model_id=name,
         tokenizer_hash=tokenizer_hash(description.tokenizer_files),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from pydantic_settings import BaseSettings
 
@@ -98,6 +100,13 @@ def test_a_target_pass_must_hold_the_largest_window(capsys: pytest.CaptureFixtur
         "specdec x: --max-batch-rows must be above --max-num-draft-tokens"
     )
     assert load_settings(DraftSettings, [*sizes, "1"], program="x").max_batch_rows == 1
+
+
+def test_a_cpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    cpus = os.sched_getaffinity(0)
+    assert load_settings(TargetSettings, ["--cpu-affinity", str(min(cpus))], program="x").cpu_affinity
+    message = refused(capsys, TargetSettings, "--cpu-affinity", "4000")
+    assert message.startswith("specdec x: --cpu-affinity / SPECDEC_TARGET_CPU_AFFINITY: CPU 4000 is not among those")
 
 
 def test_ngram_lengths_must_be_in_order(capsys: pytest.CaptureFixture[str]) -> None:
