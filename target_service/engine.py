@@ -190,7 +190,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._scheduler.observe(duration, pass_rows)
         verdicts = []
         for share, rows in zip(shares, logits, strict=True):
-            share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
+            if share.pending.is_open or not share.finishes:
+                share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
             if share.finishes:
                 try:
                     verdicts.append((share.pending, self._judge(share.pending, rows)))

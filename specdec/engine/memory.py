@@ -107,9 +107,12 @@ class CacheMemory:
         they take it over when it is there.
         """
         admitted = [pending for pending in waiting if pending.cache in self._leases]
+        to_prefill = [pending for pending in admitted if pending.is_prefill]
+        if not to_prefill:
+            return admitted
         prefills = []
         coming: set[bytes] = set()
-        for pending in sorted((pending for pending in admitted if pending.is_prefill), key=self._age):
+        for pending in sorted(to_prefill, key=self._age):
             pending.cache.adopt(pending.token_ids)
             if pending.is_prefill:
                 key = pending.cache.next_key(pending.token_ids)
@@ -129,7 +132,7 @@ class CacheMemory:
         for share in sorted(shares, key=lambda share: self._age(share.pending)):
             pending = share.pending
             num_rows = share.num_rows
-            if pending.is_prefill:
+            if not share.finishes:
                 num_rows = pending.num_uncached_tokens + pending.num_window_rows
             # Its own cache may have gone to an older sequence just now.
             if pending.cache.length == lengths[pending.cache] and self._prepare(pending, num_rows):

@@ -56,7 +56,7 @@ class SequenceCache:
             False: the pool has too few blocks; nothing has changed.
         """
         borrowed = self._borrowed(num_rows)
-        missing = self.num_missing(num_rows) - len(borrowed)
+        missing = max(self._pool.num_blocks(self.length + num_rows) - len(self._blocks), 0)
         if not borrowed and not missing:
             return True
         if len(borrowed) + missing > self._pool.blocks.num_available:

@@ -7,7 +7,7 @@ import torch
 
 from specdec.errors import InvalidArgumentError
 from specdec.sampling.laws import DraftLaw, TargetLaw
-from specdec.sampling.noise import Stream, gumbel_argmax, noise_key
+from specdec.sampling.noise import Stream, first_highest, gumbel_argmax, noise_key
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import LogitsRules
 
@@ -32,14 +32,19 @@ class TokenChooser:
 
     def process(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> torch.Tensor:
         """The logits after the request's rules, as `LogitsRules.apply` gives them."""
+        return self._process(logits, committed, path)[0]
+
+    def _process(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int]) -> tuple[torch.Tensor, int]:
+        """The processed logits, and the token that has the highest."""
         history = [*committed, *path] if self._rules.reads_history else ()
         processed = self._rules.apply(logits, history)
-        highest = float(processed.max())
+        favourite = first_highest(processed)
+        highest = float(processed[favourite])
         if math.isnan(highest) or highest == math.inf:
             raise FloatingPointError("the model's logits are not finite numbers")
         if highest == -math.inf:
             raise InvalidArgumentError("the sampling rules exclude every token at some position; relax them")
-        return processed
+        return processed, favourite
 
     def choose(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> int:
         """The token with the highest processed logit plus the noise of the position; at temperature 0 without noise.
@@ -47,9 +52,9 @@ class TokenChooser:
         The noise is a function of the request's seed, the absolute position and the token, so a drafter with logits
         close to the target's chooses the same tokens.
         """
-        processed = self.process(logits, committed, path)
+        processed, favourite = self._process(logits, committed, path)
         if self._is_greedy:
-            return int(processed.argmax())
+            return favourite
         return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
 
     def confidence(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> float:
@@ -63,7 +68,7 @@ class TokenChooser:
 
     def draft_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int], max_size: int) -> DraftLaw:
         """The law to sample a draft token from, of at most `max_size` tokens; at temperature 0 of one."""
-        processed = self.process(logits, committed, path)
+        processed, favourite = self._process(logits, committed, path)
         if self._is_greedy:
-            return DraftLaw.one_hot(int(processed.argmax()))
+            return DraftLaw.one_hot(favourite)
         return DraftLaw.from_logits(processed, max_size)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 from scipy import stats
 
-from specdec.sampling.noise import MAX_GUMBEL, Stream, gumbel, gumbel_argmax, gumbel_reference, noise_key
+from specdec.sampling.noise import (
+    MAX_GUMBEL,
+    Stream,
+    first_highest,
+    gumbel,
+    gumbel_argmax,
+    gumbel_reference,
+    noise_key,
+)
 
 WIDE = 49_152
 FALSE_ALARM = 1e-4
@@ -143,3 +152,18 @@ def test_the_law_holds_over_seeds_and_tokens_high_up_too() -> None:
     observed = [drawn.count(token) for token in (5, 20_000, WIDE - 1)]
     result = stats.power_divergence(observed, [400.0, 600.0, 1000.0], lambda_="log-likelihood")
     assert result.pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1.0, 3.0, 3.0, 2.0], 1),
+        ([-math.inf, -math.inf, -5.0], 2),
+        ([-math.inf, -math.inf], 0),
+        ([1.0, math.inf, math.inf], 1),
+        ([1.0, math.nan, 5.0], 1),
+    ],
+)
+def test_the_first_of_the_highest_is_found(numbers: list[float], expected: int) -> None:
+    row = torch.tensor([[0.0] * len(numbers), numbers])[1]
+    assert first_highest(row) == expected
