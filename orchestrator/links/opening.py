@@ -21,7 +21,7 @@ class Opening:
     max_length: int
     """Largest committed length it may reach."""
     tenant: bytes = b""
-    """See `tenant_key`; for the draft service only."""
+    """See `tenant_key`; for the draft service."""
 
     @property
     def cache_salt(self) -> bytes:
