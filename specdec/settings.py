@@ -53,8 +53,10 @@ class ModelServiceSettings(ServiceSettings):
     model: str = Field(
         DEFAULT_MODEL, description="Embedded model name, Hugging Face id, directory, or path of a GGUF file."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA."
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int4"] = Field(
+        "auto",
+        description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA. int4, on CPU, keeps the "
+        "weights of a GGUF file of type Q4_0 or Q4_1 packed and multiplies in bfloat16.",
     )
     device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")
     num_threads: int = Field(

@@ -41,7 +41,8 @@ def serve(
     device: Annotated[str | None, typer.Option(help="Device of both models: cpu, cuda, cuda:N or auto.")] = None,
     draft_device: Annotated[str | None, typer.Option(help="Device of the draft model, if it is another one.")] = None,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"] | None, typer.Option(help="Element type of the weights.")
+        Literal["auto", "float32", "bfloat16", "float16", "int4"] | None,
+        typer.Option(help="Element type of the weights; with int4 those of a draft model are bfloat16."),
     ] = None,
     num_threads: Annotated[
         int | None, typer.Option(min=0, help="Threads of a forward pass on CPU; 0 is PyTorch's choice.")

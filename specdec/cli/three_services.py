@@ -100,7 +100,8 @@ class ThreeServices:
                 "model": self.draft_model,
                 "target-model": None if self._variable("SPECDEC_DRAFT_TARGET_MODEL") else self.target_model,
                 "device": self.device if self.draft_device is None else self.draft_device,
-                "dtype": self.dtype,
+                # Trained drafts are not of 4 bits.
+                "dtype": "bfloat16" if self.dtype == "int4" else self.dtype,
                 "num-threads": self.num_threads,
             },
             self.draft_arguments,

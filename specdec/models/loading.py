@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specdec.kernels.int4 import INT4, check_int4, pack_int4
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import max_positions
 from specdec.models.description import ModelDescription, read_description
@@ -47,7 +48,8 @@ def load_model(
 
     Args:
         name: embedded model, .gguf file, directory or Hugging Face id.
-        dtype: float32, bfloat16, float16, or auto: float32 on CPU and bfloat16 on CUDA.
+        dtype: float32, bfloat16, float16, int4 (weights of a GGUF file that stay packed, on CPU), or auto: float32 on
+            CPU and bfloat16 on CUDA.
         device: cpu, cuda, cuda:N, or auto: CUDA if there is one.
         max_context_length: longest sequence to serve, in tokens; 0 is the model's own limit, which it never exceeds.
         linear_kernel: what multiplies on a CPU, see `give_kernels` and `make_invariant`.
@@ -57,11 +59,15 @@ def load_model(
         ModelError: the model cannot be had or cannot be served, with what to do.
     """
     torch_device = choose_device(device)
-    torch_dtype = choose_dtype(dtype, torch_device)
+    if dtype == "int4":
+        check_int4(torch_device)
+    torch_dtype = torch.float32 if dtype == "int4" else choose_dtype(dtype, torch_device)
     directory = provide_model(name, report or default_report())
     description = read_description(directory)
     length = context_length(name, description.config, max_context_length)
     model = load_weights(directory, description.config, torch_dtype, torch_device)
+    if dtype == "int4":
+        pack_int4(model)
     give_kernels(model, linear_kernel)
     probe_ragged_batch(model, description.vocab_size, length)
     if linear_kernel == "invariant":
@@ -71,7 +77,7 @@ def load_model(
         tokenizer_hash=tokenizer_hash(description.tokenizer_files),
         vocab_size=description.vocab_size,
         max_context_length=length,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=INT4 if dtype == "int4" else str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         stop_token_ids=_stop_token_ids(model, description),
     )

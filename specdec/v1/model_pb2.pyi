@@ -82,7 +82,9 @@ class ModelInfo(_message.Message):
     max_num_sequences: _builtins.int
     """Largest number of sequences open at once on this replica."""
     dtype: _builtins.str
-    """Element type of the weights: "float32", "bfloat16" or "float16". Empty: no model."""
+    """Element type of the weights: "float32", "bfloat16", "float16", or "int4/bfloat16" (4-bit weights, products in
+    bfloat16). Empty: no model.
+    """
     device: _builtins.str
     """Device the model runs on, such as "cpu" or "cuda:0". Empty: no model."""
     @_builtins.property

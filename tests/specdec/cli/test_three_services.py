@@ -50,6 +50,12 @@ def test_the_services_understand_their_flags_and_find_each_other() -> None:
         assert spec.environment == {"NAME": "value"}
 
 
+def test_a_draft_beside_a_target_of_4_bits_is_bfloat16() -> None:
+    target, draft, _ = ThreeServices(dtype="int4").specs()
+    assert read(target, TargetSettings).dtype == "int4"
+    assert read(draft, DraftSettings).dtype == "bfloat16"
+
+
 def test_what_is_not_said_is_left_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECDEC_TARGET_MODEL", "from-environment")
     monkeypatch.setenv("SPECDEC_DRAFT_DRAFTER", "model")

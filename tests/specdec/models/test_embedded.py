@@ -12,7 +12,7 @@ from specdec.models.progress import directory_bytes, log_report
 from specdec.models.source import find_model, provide_model
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
-from specdec.settings import DEFAULT_MODEL
+from specdec.settings import DEFAULT_MODEL, LinearKernel
 from specdec.tokenizer_files import tokenizer_hash, vocab_size
 
 SECONDS_TO_LOAD = 8.0
@@ -53,6 +53,20 @@ def test_tokenizer(loaded: LoadedModel) -> None:
     tokenizer = files.tokenizer()
     text = "The 🔥 of 2024:\n\n  def f(x): return 'é日한'"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [("float32", "auto"), ("float32", "invariant"), ("int4", "default")])
+def test_other_products_say_the_same(loaded: LoadedModel, dtype: str, kernel: LinearKernel) -> None:
+    other = load_model(DEFAULT_MODEL, device="cpu", dtype=dtype, linear_kernel=kernel)
+    assert other.info.dtype == ("int4/bfloat16" if dtype == "int4" else dtype)
+    token_ids = loaded.tokenizer_files.tokenizer().encode("Once upon a time there was a king who").ids
+    work = [
+        ModelRunner(each.model, each.info.vocab_size).forward([Work(SequenceCache(), token_ids, len(token_ids))])[0]
+        for each in (loaded, other)
+    ]
+    # Largest difference of a logit, relative to the spread of the logits: 3e-5 was seen in float32, 0.09 with 4 bits.
+    difference = float((work[0] - work[1]).abs().max() / work[0].std())
+    assert 0 < difference < (1e-4 if dtype == "float32" else 0.5)
 
 
 def test_model_says_something_sensible(loaded: LoadedModel) -> None:
