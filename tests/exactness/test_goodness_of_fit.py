@@ -39,5 +39,5 @@ def test_a_sure_outcome_fits() -> None:
 
 
 def test_a_law_that_is_none_is_refused() -> None:
-    with pytest.raises(AssertionError, match="add up"):
+    with pytest.raises(ValueError, match="add up"):
         p_value({(0,): 5}, {(0,): 0.5})
