@@ -9,6 +9,7 @@ import torch
 from opentelemetry.trace import Span
 
 from specdec.engine.connection import Connection
+from specdec.engine.gathering import Gathering
 from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
@@ -55,7 +56,13 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._device = device
         self._memory = memory
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
+        self._gathering = Gathering()
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
+
+    @property
+    def patience_seconds(self) -> float:
+        """Until those of the last pass are back who always come back at once; 0 if nobody else would wait for them."""
+        return self._gathering.wait_seconds(time.perf_counter()) if self._waiting else 0.0
 
     def step(self) -> bool:
         """One forward pass over what is ready, and its verdicts. Returns whether there is more to do now."""
@@ -131,6 +138,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         if len(sequence.token_ids) >= sequence.max_length:
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
         drafts = sequence.fit_window(drafts)
+        self._gathering.returned(sequence, arrived)
         span = self._start_span(window.trace_context, sequence, window.round, drafts)
         self._waiting[connection, sequence_id] = PendingRound(sequence, window.round, drafts, span, arrived)
 
@@ -152,6 +160,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = self._sequences.get(connection, {}).get(sequence_id)
         if sequence is not None:
             self._memory.leave(sequence.cache)
+            self._gathering.left(sequence)
         super()._forget(connection, sequence_id)
         pending = self._waiting.pop((connection, sequence_id), None)
         if pending is not None:
@@ -188,6 +197,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         duration = time.perf_counter() - started
         self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(duration, pass_rows)
+        self._gathering.passed(duration)
         verdicts = []
         for share, rows in zip(shares, logits, strict=True):
             if share.pending.is_open or not share.finishes:
@@ -234,6 +244,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             event.verdict.CopyFrom(verdict)
         sequence.last_event = event
         sequence.answered = time.perf_counter()
+        if len(sequence.token_ids) < sequence.max_length:
+            self._gathering.answered(sequence, sequence.answered)
         del self._waiting[sequence.connection, sequence.sequence_id]
         self._send(sequence.connection, event)
         if pending.span.is_recording():

@@ -84,6 +84,11 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._metrics.open_sequences(self.num_sequences)
         self._flush()
 
+    @property
+    def patience_seconds(self) -> float:
+        """How long it pays to wait for further commands before the next step; 0: not at all."""
+        return 0.0
+
     @abc.abstractmethod
     def step(self) -> bool:
         """Do one batch of work and answer it. Returns whether there is more to do now."""

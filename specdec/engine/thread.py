@@ -15,6 +15,9 @@ Command = TypeVar("Command")
 
 _log = logging.getLogger(__name__)
 
+_IDLE_SECONDS = 1.0
+"""An idle thread wakes up so often to keep its heartbeat fresh."""
+
 
 class Engine(Protocol[Command_contra]):
     """What the thread drives."""
@@ -25,9 +28,14 @@ class Engine(Protocol[Command_contra]):
     def step(self) -> bool:
         """Do one batch of work and answer it. Returns whether there is more to do now."""
 
+    @property
+    def patience_seconds(self) -> float:
+        """How long it pays to wait for further commands before the next step; 0: not at all."""
+
 
 class EngineThread(Generic[Command]):
-    """Runs an engine: takes all commands that have arrived, does one step, and again; sleeps if there is nothing to do.
+    """Runs an engine: takes all commands that have arrived, and as many more as it has patience for; does one step; and
+    again. Sleeps if there is nothing to do.
 
     An exception out of the engine is a bug or a broken device. It is logged, kept in `failure`, and the thread ends:
     a service must not go on with a model in an unknown state.
@@ -80,9 +88,9 @@ class EngineThread(Generic[Command]):
         try:
             while not self._stopping.is_set():
                 self.heartbeat = time.monotonic()
-                commands = self._take(wait=not more)
-                if commands:
-                    self._engine.handle(commands)
+                self._handle(self._take(0.0 if more else _IDLE_SECONDS))
+                while (patience_seconds := self._engine.patience_seconds) > 0.0:
+                    self._handle(self._take(patience_seconds))
                 more = self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the thread must learn of it
             _log.exception("the engine failed")
@@ -90,14 +98,18 @@ class EngineThread(Generic[Command]):
             for watcher in list(self._watchers):
                 watcher()
 
-    def _take(self, *, wait: bool) -> list[Command]:
-        """All commands in the inbox; with `wait`, at least one or a timeout that keeps the heartbeat fresh."""
+    def _handle(self, commands: list[Command]) -> None:
+        if commands:
+            self._engine.handle(commands)
+
+    def _take(self, patience_seconds: float) -> list[Command]:
+        """All commands in the inbox; if there is none, the first one that comes within so many seconds."""
         commands: list[Command] = []
         try:
             while True:
-                command = self._inbox.get(block=wait, timeout=1.0 if wait else None)
+                command = self._inbox.get(block=patience_seconds > 0, timeout=patience_seconds or None)
                 if command is not None:
                     commands.append(command)
-                wait = False
+                patience_seconds = 0.0
         except queue.Empty:
             return commands

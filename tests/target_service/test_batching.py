@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import grpc
@@ -240,3 +241,27 @@ def test_a_model_that_gives_no_numbers_fails_the_sequence_alone(caplog: pytest.L
         target.tell(client.connection, client.close_command())
     assert target.memory.pool.blocks.num_cached == 1
     assert caplog.text == ""
+
+
+def test_sequences_that_come_back_at_once_are_waited_for() -> None:
+    target = Target()
+    forward = target.runner.forward
+
+    def slow(batch: Sequence[Work]) -> list[torch.Tensor]:
+        time.sleep(0.1)
+        return forward(batch)
+
+    target.runner.forward = slow  # type: ignore[method-assign]
+    clients = some_clients(target)[:3]
+    run_together(target, [(client, client.open_command()) for client in clients])
+    assert target.engine.patience_seconds == 0.0, "nobody waits"
+    for _ in range(2):
+        run_together(target, [(client, client.window_command()) for client in clients])
+    first, second, third = clients
+    target.tell(first.connection, first.window_command())
+    assert 0.0 < target.engine.patience_seconds < 0.05
+    target.tell(second.connection, second.window_command())
+    assert target.engine.patience_seconds > 0.0
+    # The last one ends.
+    target.tell(third.connection, third.close_command())
+    assert target.engine.patience_seconds == 0.0

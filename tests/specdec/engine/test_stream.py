@@ -33,6 +33,8 @@ class Echo:
             if command is not None:
                 connection.send([command] * self.copies)
 
+    patience_seconds = 0.0
+
     def step(self) -> bool:
         assert self.go_on.wait(SECONDS)
         if self.fails:

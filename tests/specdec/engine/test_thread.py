@@ -21,11 +21,16 @@ class CountingEngine:
         self.num_steps = 0
         self.threads: set[int] = set()
         self.before_step: Callable[[], None] = lambda: None
+        self.wants: Callable[[], float] = lambda: 0.0
 
     def handle(self, commands: Sequence[int]) -> None:
         self.threads.add(threading.get_ident())
         self.handled.append(list(commands))
         self.steps_left += sum(commands)
+
+    @property
+    def patience_seconds(self) -> float:
+        return self.wants()
 
     def step(self) -> bool:
         self.threads.add(threading.get_ident())
@@ -175,3 +180,34 @@ def test_the_heartbeat_goes_on(engine: CountingEngine, thread: EngineThread[int]
     wait_until(lambda: engine.num_steps == 1)
     before = thread.heartbeat
     wait_until(lambda: thread.heartbeat > before)
+
+
+def test_with_patience_it_waits_for_more_commands_before_a_step(
+    engine: CountingEngine, thread: EngineThread[int]
+) -> None:
+    engine.wants = lambda: SECONDS if engine.handled and sum(map(len, engine.handled)) < 3 else 0.0
+    thread.start()
+    for _ in range(3):
+        assert engine.num_steps == 0
+        thread.submit(1)
+        time.sleep(0.02)
+    wait_until(lambda: engine.num_steps == 3)
+    assert len(engine.handled) == 3
+
+
+def test_patience_ends_when_nothing_comes(engine: CountingEngine, thread: EngineThread[int]) -> None:
+    deadlines: list[float] = []
+
+    def wants() -> float:
+        if not engine.steps_left:
+            return 0.0
+        if not deadlines:
+            deadlines.append(time.monotonic() + 0.05)
+        return max(deadlines[0] - time.monotonic(), 0.0)
+
+    engine.wants = wants
+    thread.start()
+    began = time.monotonic()
+    thread.submit(2)
+    wait_until(lambda: engine.num_steps == 2)
+    assert 0.05 <= time.monotonic() - began < SECONDS
