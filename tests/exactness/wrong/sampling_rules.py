@@ -55,8 +55,8 @@ def target_ignores_penalties(patch: pytest.MonkeyPatch) -> None:
 )
 def penalties_frozen_at_the_window(patch: pytest.MonkeyPatch) -> None:
     """Penalties count committed tokens, not the draft tokens before a position."""
-    process = TokenChooser.process
-    patch.setattr(TokenChooser, "process", lambda self, logits, committed, path=(): process(self, logits, committed))
+    process = TokenChooser._process
+    patch.setattr(TokenChooser, "_process", lambda self, logits, committed, _path: process(self, logits, committed, ()))
 
 
 @sabotage(services.check_rejection_with_penalties)
