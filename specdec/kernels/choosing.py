@@ -12,6 +12,8 @@ from specdec.kernels.measuring import Seconds
 
 _WORTH = 1.03
 """By how much a kernel must be faster to take the place of PyTorch's own, and more copies that of fewer."""
+_IMPORTANCE = {1: 2, 2: 1, 4: 2, 8: 2, 16: 1, 64: 1}
+"""Of `ROW_COUNTS`, where a layout suits one and not another: decoding and windows of one sequence come first."""
 
 Layouts = tuple[frozenset[Layout], ...]
 """What may be held of a weight, in the order of preference."""
@@ -51,7 +53,7 @@ INVARIANT = always("packed")
 
 
 def choose_kernels(seconds: Seconds, allowed: Layouts) -> Choice:
-    """The kernels that take least time, each number of rows being as important as the others.
+    """The kernels that take least time.
 
     Args:
         seconds: of one shape; `default` has been timed for all of `ROW_COUNTS`.
@@ -61,7 +63,7 @@ def choose_kernels(seconds: Seconds, allowed: Layouts) -> Choice:
 
     def slowness(choice: Choice) -> float:
         pairs = zip(ROW_COUNTS, choice.kernels, strict=True)
-        return sum(seconds[name][count] / best[count] for count, name in pairs) / len(ROW_COUNTS)
+        return sum(_IMPORTANCE[count] * seconds[name][count] / best[count] for count, name in pairs)
 
     chosen = DEFAULT
     for layouts in allowed:
