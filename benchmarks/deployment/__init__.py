@@ -1,0 +1,1 @@
+"""The services as benchmarks run them: on chosen CPUs, with every forward pass logged, in one process or in several."""

@@ -1,0 +1,32 @@
+"""A drafter that is right as often as is wanted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+
+class AcceptanceDial:
+    """Makes a drafter that knows the target wrong now and then: strikes out the most probable token of a draft step.
+
+    With the target's own weights as drafter, at temperature 0, each draft token is then right with the probability
+    given, independently of all others. Above temperature 0 the noise decides as well, and acceptance is higher.
+
+    Args:
+        acceptance: probability that a draft token is right.
+        seed: of the draws.
+    """
+
+    def __init__(self, acceptance: float, seed: int = 0) -> None:
+        self._acceptance = acceptance
+        self._random = random.Random(seed)
+
+    @torch.inference_mode()
+    def turn(self, logits: Sequence[torch.Tensor]) -> None:
+        """Change logits in place; each (rows, vocab_size), of which a draft step needs the last row, if any."""
+        rows = [piece[-1] for piece in logits if len(piece) and self._random.random() >= self._acceptance]
+        if rows:
+            for row, best in zip(rows, torch.stack(rows).argmax(-1).tolist(), strict=True):
+                row[best] = -torch.inf
