@@ -40,6 +40,25 @@ def test_it_follows_a_context_that_grows() -> None:
     assert longest < 0.25
 
 
+def test_a_stall_of_the_machine_is_not_taken_for_the_cost_of_rows() -> None:
+    pace = PrefillPace(MAX_ROWS)
+    rows = []
+    for number in range(60):
+        stall = 3.0 if number % 10 == 9 else 0.0
+        pace.observe(seconds(4, 0, 0.002) + stall, 4, 0)
+        rows.append(pace.rows())
+        pace.observe(seconds(4, rows[-1], 0.002) + (stall if number % 20 == 9 else 0.0), 4, rows[-1])
+    assert min(rows[5:]) >= 30
+    assert max(rows) <= 90
+
+
+def test_the_small_end_of_a_prompt_changes_nothing() -> None:
+    pace = PrefillPace(MAX_ROWS)
+    pace.observe(0.1, 4, 0)
+    pace.observe(0.11, 4, 3)
+    assert pace.rows() == 32
+
+
 def test_a_setting_is_kept_to() -> None:
     pace = PrefillPace(MAX_ROWS, fixed_rows=64)
     for _ in range(5):
