@@ -15,7 +15,7 @@ from draft_service.sequence import DraftSequence
 from specdec.v1 import draft_pb2
 
 _MAX_READ_TOKENS = 1024
-"""Tokens of a sequence that are taken in at a time, so that a long prompt does not hold up the others: about 4 ms."""
+"""Tokens of a sequence that are taken in at a time, so that a long prompt does not hold up the others: about 5 ms."""
 _MAX_RESUMED_TOKENS = 64
 """From so far back the match in a memory is looked for again when the memory has grown."""
 _DOUBT = 2.0

@@ -171,12 +171,12 @@ async def test_ids_depend_on_neither_cut_streams_nor_another_replica(
     monkeypatch.setattr(link, "_LAST_RETRY_SECONDS", 0.05)
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(hosted(target_service())) for _ in range(2)]
-        draft = await stack.enter_async_context(hosted(draft_service(same_model)))
+        draft = await stack.enter_async_context(hosted(draft_service(combined)))
         to_target = await stack.enter_async_context(CuttableRelay(first.address))
         to_draft = await stack.enter_async_context(CuttableRelay(draft.address))
         run = await stack.enter_async_context(orchestrator(to_target.address, to_draft.address))
         client = await stack.enter_async_context(GenerationClient(run.host.address, timeout_seconds=120))
-        generating = asyncio.create_task(generate_all(client, (0, 2, 5)))
+        generating = asyncio.create_task(generate_all(client, (0, 2, 5), "tenant"))
         num_rounds = 0.0
         for cut in (to_draft.cut, to_target.cut, to_target.cut, to_draft.cut, to_target.cut):
             num_rounds += 40
