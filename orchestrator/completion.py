@@ -138,4 +138,8 @@ class Completion:
         if asked is not None:
             return FixedWindowSize(asked)
         self._experience.announce(self._model_info)
-        return MeasuredWindowSize(limit, self._experience)
+        may_follow_others = (
+            self._request.acceptance_rule == model_pb2.ACCEPTANCE_RULE_COUPLED
+            or self._request.sampling.temperature == 0
+        )
+        return MeasuredWindowSize(limit, self._experience if may_follow_others else self._experience.costs_only())

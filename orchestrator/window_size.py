@@ -61,9 +61,17 @@ NO_DRAFTS: WindowSize = FixedWindowSize(0)
 class SharedExperience:
     """What the rounds of all requests have taught: costs, and acceptance for a request that has none of its own yet."""
 
-    def __init__(self) -> None:
-        self.costs = RoundCosts()
+    def __init__(self, costs: RoundCosts | None = None) -> None:
+        self.costs = costs or RoundCosts()
         self._acceptance = AcceptanceByPosition(_SHARED_DECAY)
+
+    def costs_only(self) -> SharedExperience:
+        """The same costs, and no acceptance of other requests.
+
+        By the rejection and block rules a request with the seed of an earlier one meets the same random numbers. If its
+        windows depended on how those had fallen, its text would no longer follow the target's law.
+        """
+        return SharedExperience(self.costs)
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
         """Take in what a target says of itself."""

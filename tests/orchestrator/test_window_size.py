@@ -151,3 +151,12 @@ def test_rounds_where_the_drafter_had_no_guess_say_nothing_against_it() -> None:
     for _ in range(200):
         assert size.choose() > 1
         size.observe(made_round(0, 0, verify_seconds=0.1))
+
+
+def test_without_the_acceptance_of_others_a_request_begins_as_the_first_one() -> None:
+    bench = Bench(FLAT)
+    bench.run(bench.request(), 0.95, 200)
+    private = bench.experience.costs_only()
+    assert private.costs is bench.experience.costs
+    assert private.rates(3) == SharedExperience().rates(3) != bench.experience.rates(3)
+    assert MeasuredWindowSize(LIMIT, private).choose() < bench.request().choose()
