@@ -2,11 +2,8 @@
 
 import sys
 
-import torch
-
-from draft_service.drafters.making import make_drafter
-from draft_service.service import DraftService
 from draft_service.settings import DraftSettings
+from specdec.huge_pages import ask_for_huge_pages
 from specdec.models.errors import ModelError
 from specdec.processors import choose_num_threads, run_on
 from specdec.serving.process import run
@@ -17,6 +14,14 @@ def main() -> int:
     """Read the settings and serve until told to stop; returns the exit status."""
     settings = load_settings(DraftSettings, program="specdec draft")
     run_on(settings.cpu_affinity)
+    ask_for_huge_pages()
+
+    # Only now: what imports PyTorch.
+    import torch
+
+    from draft_service.drafters.making import make_drafter
+    from draft_service.service import DraftService
+
     torch.set_num_threads(choose_num_threads(settings.num_threads, torch.get_num_threads()))
 
     def make_service() -> DraftService:

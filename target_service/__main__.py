@@ -2,14 +2,11 @@
 
 import sys
 
-import torch
-
+from specdec.huge_pages import ask_for_huge_pages
 from specdec.models.errors import ModelError
-from specdec.models.loading import load_model
 from specdec.processors import choose_num_threads, run_on
 from specdec.serving.process import run
 from specdec.settings import load_settings
-from target_service.service import TargetService
 from target_service.settings import TargetSettings
 
 
@@ -17,6 +14,14 @@ def main() -> int:
     """Read the settings and serve until told to stop; returns the exit status."""
     settings = load_settings(TargetSettings, program="specdec target")
     run_on(settings.cpu_affinity)
+    ask_for_huge_pages()
+
+    # Only now: what imports PyTorch.
+    import torch
+
+    from specdec.models.loading import load_model
+    from target_service.service import TargetService
+
     torch.set_num_threads(choose_num_threads(settings.num_threads, torch.get_num_threads()))
 
     def make_service() -> TargetService:

@@ -12,6 +12,9 @@ from specdec.kernels.measuring import Seconds
 
 _WORTH = 1.03
 """By how much a kernel must be faster to take the place of PyTorch's own, and more copies that of fewer."""
+_PLAIN_ROWS = 2
+"""Beyond it packed weights serve if there are any: alone, `transposed` and `batched` seem as fast with four rows, but
+between the other steps of a forward pass they are not (docs/experiments.md)."""
 _IMPORTANCE = {1: 2, 2: 1, 4: 2, 8: 2, 16: 1, 64: 1}
 """Of `ROW_COUNTS`, where a layout suits one and not another: decoding and windows of one sequence come first."""
 
@@ -78,7 +81,11 @@ def _fastest(seconds: Mapping[KernelName, Mapping[int, float]], layouts: frozens
     chosen: list[KernelName] = []
     for count in ROW_COUNTS:
         timed: Sequence[KernelName] = [
-            name for name in KERNEL_NAMES if layout_of(name) in layouts and count in seconds.get(name, {})
+            name
+            for name in KERNEL_NAMES
+            if layout_of(name) in layouts
+            and count in seconds.get(name, {})
+            and (count <= _PLAIN_ROWS or layouts == {"plain"} or name not in ("transposed", "batched"))
         ]
         if not timed:
             return None

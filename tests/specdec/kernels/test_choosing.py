@@ -32,6 +32,17 @@ def test_the_fastest_for_each_number_of_rows() -> None:
     assert choose_kernels(REAL, TWO_COPIES).kernels == expected
 
 
+def test_beyond_two_rows_packed_weights_come_before_what_seems_as_fast() -> None:
+    seconds = timed(
+        default="9.7 15.2 12.3 14.3 17.8 44.7",
+        transposed="9.9 5.3 6.1 - - -",
+        batched="4.5 5.5 6.0 - - -",
+        packed="6.4 6.8 6.3 7.3 11.8 35.7",
+    )
+    assert choose_kernels(seconds, TWO_COPIES).kernels == ("batched", "transposed", *("packed",) * 4)
+    assert choose_kernels(seconds, PLAIN).kernels[2] == "batched"
+
+
 def test_with_one_copy() -> None:
     assert choose_kernels(REAL, ONE_COPY).kernels == ("convolution",) * 6
 
