@@ -1,0 +1,1 @@
+"""Networks between processes of one machine: delay, jitter, bandwidth, cuts, freezes."""
