@@ -1,0 +1,73 @@
+"""Which of the three ways to buy, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec.planning.offer import Offer, Way
+
+_NOT_WORTH_IT = 1.02
+"""A way with more parts must save more than this share; that is within what the figures are good for."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to buy."""
+
+    way: Way | None
+    """None: none of the three keeps the goal."""
+    reason: str
+    """In a sentence."""
+
+
+def judge(offers: Sequence[Offer | None]) -> Verdict:
+    """The cheapest token; where there are no prices, the most tokens a second of one target, draft devices for nothing.
+
+    Args:
+        offers: of target-only, co-located and split, the way with fewest parts first; None where the goal is not kept.
+    """
+    possible = [offer for offer in offers if offer is not None]
+    if not possible:
+        return Verdict(None, "none of the three keeps the latency goal, not even for a single client")
+    best = min(map(_expense, possible))
+    chosen = next(offer for offer in possible if _expense(offer) <= best * _NOT_WORTH_IT)
+    others = [offer for offer in possible if offer is not chosen]
+    against = " and ".join(f"{_price(offer)} {offer.way}" for offer in others) or "nothing else that keeps the goal"
+    return Verdict(chosen.way, f"{_price(chosen)} against {against}: {_cause(chosen, others)}")
+
+
+def _expense(offer: Offer) -> float:
+    """To be small."""
+    dollars = offer.dollars_per_million_tokens
+    return 1 / offer.tokens_per_second if dollars is None else dollars
+
+
+def _price(offer: Offer) -> str:
+    if offer.dollars_per_million_tokens is None:
+        return f"{offer.tokens_per_second:,.0f} tokens/s"
+    return f"${offer.dollars_per_million_tokens:.3g} per million tokens"
+
+
+def _cause(chosen: Offer, others: Sequence[Offer]) -> str:
+    by_way = {offer.way: offer for offer in others}
+    colocated, alone = by_way.get("co-located"), by_way.get("target-only")
+    if chosen.way == "split" and colocated is not None:
+        return (
+            f"the target writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, and "
+            f"{colocated.tokens_per_second:,.0f} for {colocated.num_clients} if it drafts as well, which is worth "
+            f"{chosen.num_drafts} draft device{'s' if chosen.num_drafts > 1 else ''}"
+        )
+    if chosen.way != "target-only" and alone is not None:
+        return (
+            f"with drafts the target writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, "
+            f"and without {alone.tokens_per_second:,.0f} for {alone.num_clients}"
+            + ("; draft devices would not pay for themselves" if chosen.way == "co-located" else "")
+        )
+    if chosen.way == "target-only" and others:
+        best = max(others, key=lambda offer: offer.tokens_per_second)
+        return (
+            f"the target alone writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, and "
+            f"drafts make that {best.tokens_per_second:,.0f} at most, which does not pay for what they add"
+        )
+    return f"only {chosen.way} keeps the latency goal"
