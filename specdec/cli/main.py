@@ -8,6 +8,7 @@ import typer
 
 from specdec.cli.generate import generate
 from specdec.cli.models import app as models_app
+from specdec.cli.plan import plan
 from specdec.cli.serve import serve
 
 _MODULES = {
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(serve)
+app.command()(plan)
 app.add_typer(models_app, name="models")
 
 

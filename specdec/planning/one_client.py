@@ -21,7 +21,7 @@ class OneClient:
 
 
 def split_rate(costs: Costs, acceptance: Acceptance, num_draft_tokens: int, pipeline: Pipeline) -> OneClient:
-    """`E(K) / round`, with the round of the pipeline's mode. K = 0 is plain decoding by any mode: `1 / (v(1) + RTT)`."""
+    """`E(K) / round`, with the round of the pipeline's mode. K = 0 is plain decoding by each: `1 / (v(1) + RTT)`."""
     verify = costs.verify.seconds(num_draft_tokens + 1)
     network = costs.rtt_seconds + costs.overhead_seconds
     if num_draft_tokens == 0:

@@ -53,9 +53,7 @@ class RequestMix:
         return seconds / sum(kind.weight * kind.output_tokens for kind in self.kinds)
 
     def mean_context_tokens(self) -> float:
-        """Tokens that an open request holds on average: its prompt and half of its output, weighted by how long it stays."""
+        """Tokens that an open request holds on average, weighted by its stay: prompt and half of the output."""
         stays = [kind.weight * kind.output_tokens for kind in self.kinds]
-        held = (
-            stay * (kind.prompt_tokens + kind.output_tokens / 2) for stay, kind in zip(stays, self.kinds, strict=True)
-        )
-        return sum(held) / sum(stays)
+        contexts = [kind.prompt_tokens + kind.output_tokens / 2 for kind in self.kinds]
+        return sum(stay * context for stay, context in zip(stays, contexts, strict=True)) / sum(stays)

@@ -33,8 +33,9 @@ def judge(offers: Sequence[Offer | None]) -> Verdict:
     best = min(map(_expense, possible))
     chosen = next(offer for offer in possible if _expense(offer) <= best * _NOT_WORTH_IT)
     others = [offer for offer in possible if offer is not chosen]
-    against = " and ".join(f"{_price(offer)} {offer.way}" for offer in others) or "nothing else that keeps the goal"
-    return Verdict(chosen.way, f"{_price(chosen)} against {against}: {_cause(chosen, others)}")
+    against = "".join(f", {_price(offer)} {offer.way}" for offer in others)
+    unit = "tokens/s" if chosen.dollars_per_million_tokens is None else "per million tokens"
+    return Verdict(chosen.way, f"{_price(chosen)} {unit}{against}: {_cause(chosen, others)}")
 
 
 def _expense(offer: Offer) -> float:
@@ -45,8 +46,8 @@ def _expense(offer: Offer) -> float:
 
 def _price(offer: Offer) -> str:
     if offer.dollars_per_million_tokens is None:
-        return f"{offer.tokens_per_second:,.0f} tokens/s"
-    return f"${offer.dollars_per_million_tokens:.3g} per million tokens"
+        return f"{offer.tokens_per_second:,.0f}"
+    return f"${offer.dollars_per_million_tokens:.3g}"
 
 
 def _cause(chosen: Offer, others: Sequence[Offer]) -> str:

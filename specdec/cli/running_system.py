@@ -1,0 +1,244 @@
+"""What a running system says of its own times, and what a few generations through it show."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import grpc
+
+from specdec.client import GenerationClient
+from specdec.planning.acceptance import Acceptance
+from specdec.planning.pass_costs import PassCosts, PassPoint
+from specdec.serving.channel import open_channel
+from specdec.v1 import draft_pb2, draft_pb2_grpc, generation_pb2, model_pb2, sampling_pb2, target_pb2, target_pb2_grpc
+
+_NUM_PINGS = 15
+_TIMEOUT_SECONDS = 10.0
+_MAX_MESSAGE_BYTES = 1 << 20
+_GENERATION_TIMEOUT_SECONDS = 300.0
+_PROMPTS = (
+    "Why is the sky blue?",
+    "Write a Python function that adds two numbers, then one that subtracts and one that multiplies.",
+    "Write a short letter to a friend about a walk in the mountains.",
+)
+_NEW_TOKENS = 48
+_WINDOW_SIZES = (0, 1, 2, 4, 8)
+_FEWEST_JUDGED = 8
+"""A position that was judged less often says too little."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What could be had; None: not from there."""
+
+    verify: PassCosts | None = None
+    draft: PassCosts | None = None
+    rtt_seconds: float | None = None
+    draft_rtt_seconds: float | None = None
+    overhead_seconds: float | None = None
+    acceptance: Acceptance | None = None
+    notes: tuple[str, ...] = ()
+    """Where each came from, for people."""
+
+    def filled_from(self, other: Figures) -> Figures:
+        """These, and from the other one what is missing here."""
+        missing = {name: getattr(other, name) for name in self.__dataclass_fields__ if getattr(self, name) is None}
+        return replace(self, **missing, notes=(*self.notes, *other.notes))
+
+
+class ServiceUnreadableError(Exception):
+    """A service does not answer, or is none of the project's; the message names it."""
+
+
+async def read_figures(addresses: Sequence[str]) -> Figures:
+    """Ask each service; the first that knows a figure gives it.
+
+    A target or a draft service is asked for the costs that it measured when it started and is pinged. An orchestrator
+    is sent a few short generations, whose rounds are reported with their times and their acceptance.
+
+    Args:
+        addresses: HOST:PORT of targets, draft services and orchestrators.
+
+    Raises:
+        ServiceUnreadableError: one of them does not answer, or is none of the three.
+    """
+    figures = Figures()
+    for address in addresses:
+        figures = figures.filled_from(await _read(address))
+    return figures
+
+
+async def _read(address: str) -> Figures:
+    try:
+        async with open_channel(address, max_message_bytes=_MAX_MESSAGE_BYTES) as channel:
+            target, draft = target_pb2_grpc.TargetServiceStub(channel), draft_pb2_grpc.DraftServiceStub(channel)
+            try:
+                return await _target_figures(
+                    address,
+                    lambda: target.GetModelInfo(
+                        target_pb2.TargetServiceGetModelInfoRequest(), timeout=_TIMEOUT_SECONDS
+                    ),
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+            try:
+                return await _draft_figures(
+                    address,
+                    lambda: draft.GetModelInfo(draft_pb2.DraftServiceGetModelInfoRequest(), timeout=_TIMEOUT_SECONDS),
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        return await _orchestrator_figures(address)
+    except grpc.aio.AioRpcError as error:
+        raise ServiceUnreadableError(f"{address}: {error.code().name}: {error.details()}") from error
+
+
+async def _target_figures(
+    address: str, ask: Callable[[], Awaitable[target_pb2.TargetServiceGetModelInfoResponse]]
+) -> Figures:
+    info = (await ask()).model_info
+    rtt = await _round_trip(ask)
+    verify = _costs(info.forward_costs)
+    known = (
+        f"{len(info.forward_costs)} times of passes that it measured when it started"
+        if verify
+        else "no times of passes"
+    )
+    return Figures(
+        verify=verify,
+        rtt_seconds=rtt,
+        notes=(f"target {address} ({info.model_id}): {known}; round trip from here {1e3 * rtt:.2f} ms",),
+    )
+
+
+async def _draft_figures(
+    address: str, ask: Callable[[], Awaitable[draft_pb2.DraftServiceGetModelInfoResponse]]
+) -> Figures:
+    info = (await ask()).model_info
+    rtt = await _round_trip(ask)
+    draft = _costs(info.forward_costs)
+    known = f"{len(info.forward_costs)} times of steps" if draft else "no times of steps"
+    return Figures(
+        draft=draft,
+        draft_rtt_seconds=rtt,
+        notes=(f"draft service {address} ({info.model_id}): {known}; round trip from here {1e3 * rtt:.2f} ms",),
+    )
+
+
+async def _round_trip(ask: Callable[[], Awaitable[object]]) -> float:
+    """Median of some calls that cost the service nothing, in seconds. The connection is open already."""
+    durations = []
+    for _ in range(_NUM_PINGS):
+        began = time.perf_counter()
+        await ask()
+        durations.append(time.perf_counter() - began)
+    return statistics.median(durations)
+
+
+def _costs(costs: Iterable[model_pb2.ForwardCost]) -> PassCosts | None:
+    """None: not measured, or nothing that could be."""
+    try:
+        return PassCosts(PassPoint(cost.rows, cost.microseconds / 1e6) for cost in costs)
+    except ValueError:
+        return None
+
+
+async def _orchestrator_figures(address: str) -> Figures:
+    rounds: list[generation_pb2.RoundReport] = []
+    async with GenerationClient(address, timeout_seconds=_GENERATION_TIMEOUT_SECONDS) as client:
+        # The first one finds everything cold.
+        await client.collect(_request(_PROMPTS[0], 1))
+        for num_draft_tokens in _WINDOW_SIZES:
+            rounds += await _rounds(client, num_draft_tokens)
+    return figures_of_rounds(rounds, f"orchestrator {address}")
+
+
+async def _rounds(client: GenerationClient, num_draft_tokens: int) -> list[generation_pb2.RoundReport]:
+    """Of all prompts, prefills left out; none if the server takes no such windows."""
+    rounds: list[generation_pb2.RoundReport] = []
+    try:
+        for prompt in _PROMPTS:
+            rounds += (await client.collect(_request(prompt, num_draft_tokens))).rounds[1:]
+    except grpc.aio.AioRpcError as error:
+        if error.code() != grpc.StatusCode.INVALID_ARGUMENT or not num_draft_tokens:
+            raise
+    return rounds
+
+
+def _request(prompt: str, num_draft_tokens: int) -> generation_pb2.GenerateRequest:
+    return generation_pb2.GenerateRequest(
+        text=prompt,
+        sampling=sampling_pb2.SamplingParams(temperature=0.0, ignore_eos=True),
+        max_new_tokens=_NEW_TOKENS,
+        num_draft_tokens=num_draft_tokens,
+    )
+
+
+@dataclass
+class _Counts:
+    """Of windows, by position from 1."""
+
+    judged: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    accepted: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, num_draft_tokens: int, num_accepted: int) -> None:
+        """One window. Tokens behind the first rejection were not judged."""
+        for position in range(1, min(num_accepted + 1, num_draft_tokens) + 1):
+            self.judged[position] += 1
+            self.accepted[position] += position <= num_accepted
+
+    def acceptance(self) -> Acceptance | None:
+        """Of the positions up to the first that says too little; None: of none."""
+        rates = []
+        for position in sorted(self.judged):
+            if self.judged[position] < _FEWEST_JUDGED:
+                break
+            rates.append(self.accepted[position] / self.judged[position])
+        return Acceptance(tuple(rates)) if rates else None
+
+
+def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str) -> Figures:
+    """Medians over reported rounds, prefills left out.
+
+    The network is what the services do not account for of the waits, and so holds the time of messages too.
+
+    Args:
+        rounds: of requests with several K.
+        source: for the notes.
+    """
+    passes: defaultdict[int, list[float]] = defaultdict(list)
+    networks, draft_networks, steps, rests = [], [], [], []
+    counts = _Counts()
+    for report in rounds:
+        rests.append(report.wall_microseconds - report.draft_wait_microseconds - report.verify_wait_microseconds)
+        verify, draft = report.verify, report.draft
+        if verify.batch_rows:
+            passes[verify.batch_rows].append(verify.compute_microseconds)
+            spent = verify.queue_microseconds + verify.compute_microseconds
+            networks.append(report.verify_wait_microseconds - spent)
+        if report.num_draft_tokens and report.HasField("draft"):
+            steps.append(draft.compute_microseconds / report.num_draft_tokens)
+            spent = draft.queue_microseconds + draft.compute_microseconds
+            draft_networks.append(report.draft_wait_microseconds - spent)
+            counts.add(report.num_draft_tokens, report.num_accepted_tokens)
+    points = [PassPoint(rows, _seconds(durations)) for rows, durations in sorted(passes.items()) if any(durations)]
+    return Figures(
+        verify=PassCosts(points) if points else None,
+        # A drafter without a model takes next to no time, but takes some.
+        draft=PassCosts.constant(max(_seconds(steps), 1e-6)) if steps else None,
+        rtt_seconds=max(_seconds(networks), 0.0) if networks else None,
+        draft_rtt_seconds=max(_seconds(draft_networks), 0.0) if draft_networks else None,
+        overhead_seconds=max(_seconds(rests), 0.0) if rests else None,
+        acceptance=counts.acceptance(),
+        notes=(f"{source}: {len(rounds)} rounds of short generations at temperature 0, {len(steps)} with drafts",),
+    )
+
+
+def _seconds(microseconds: Sequence[float]) -> float:
+    return statistics.median(microseconds) / 1e6
