@@ -27,7 +27,8 @@ class Acceptance:
         """The rates that give these mean acceptance lengths.
 
         Between two K that were measured the rate is taken as constant: the smallest K gives the rate of the positions
-        up to it, the next one that of those between, and so on.
+        up to it, the next one that of those between, and so on. Rates that fall with the position
+        give the lengths exactly; with others larger K may be out of reach, and are met as nearly as can be.
 
         Args:
             mean_lengths: tokens a round, bonus counted, by K from 1 on.
