@@ -1,0 +1,160 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from specdec.cli.running_system import Figures, ServiceUnreadableError, figures_of_rounds, read_figures
+from specdec.planning.pass_costs import PassCosts
+from specdec.v1 import draft_pb2, draft_pb2_grpc, generation_pb2, model_pb2, target_pb2, target_pb2_grpc
+from tests.specdec.cli.conftest import Server
+
+TargetContext = grpc.aio.ServicerContext[
+    target_pb2.TargetServiceGetModelInfoRequest, target_pb2.TargetServiceGetModelInfoResponse
+]
+DraftContext = grpc.aio.ServicerContext[
+    draft_pb2.DraftServiceGetModelInfoRequest, draft_pb2.DraftServiceGetModelInfoResponse
+]
+
+
+def info(*costs: tuple[int, int]) -> model_pb2.ModelInfo:
+    return model_pb2.ModelInfo(
+        model_id="tiny",
+        forward_costs=[model_pb2.ForwardCost(rows=rows, microseconds=microseconds) for rows, microseconds in costs],
+    )
+
+
+class Target(target_pb2_grpc.TargetServiceServicer):
+    async def GetModelInfo(  # noqa: N802
+        self, request: target_pb2.TargetServiceGetModelInfoRequest, context: TargetContext
+    ) -> target_pb2.TargetServiceGetModelInfoResponse:
+        return target_pb2.TargetServiceGetModelInfoResponse(model_info=info((1, 20_000), (5, 24_000)))
+
+
+class Draft(draft_pb2_grpc.DraftServiceServicer):
+    def __init__(self, *costs: tuple[int, int]) -> None:
+        self._costs = costs
+
+    async def GetModelInfo(  # noqa: N802
+        self, request: draft_pb2.DraftServiceGetModelInfoRequest, context: DraftContext
+    ) -> draft_pb2.DraftServiceGetModelInfoResponse:
+        return draft_pb2.DraftServiceGetModelInfoResponse(model_info=info(*self._costs))
+
+
+@asynccontextmanager
+async def serving(service: Target | Draft | None) -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    if isinstance(service, Target):
+        target_pb2_grpc.add_TargetServiceServicer_to_server(service, server)
+    elif service is not None:
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def test_a_target_says_what_its_passes_cost_and_is_pinged() -> None:
+    async with serving(Target()) as address:
+        figures = await read_figures([address])
+    assert figures.verify is not None
+    assert figures.verify.seconds(3) == pytest.approx(0.022)
+    assert figures.rtt_seconds is not None
+    assert 0 < figures.rtt_seconds < 0.5
+    assert figures.draft is None
+    assert "2 times of passes" in figures.notes[0]
+
+
+async def test_a_draft_service_without_times() -> None:
+    async with serving(Draft()) as address:
+        figures = await read_figures([address])
+    assert figures.draft is None
+    assert figures.draft_rtt_seconds is not None
+    assert "no times of steps" in figures.notes[0]
+
+
+async def test_several_services_complete_each_other() -> None:
+    async with serving(Target()) as target, serving(Draft((1, 3_000))) as draft:
+        figures = await read_figures([target, draft])
+    assert figures.verify is not None
+    assert figures.draft is not None
+    assert figures.draft.seconds(1) == pytest.approx(0.003)
+    assert len(figures.notes) == 2
+
+
+async def test_an_orchestrator_is_sent_generations_whose_rounds_are_read(server: Server) -> None:
+    figures = await read_figures([server.address])
+    sizes = [request.num_draft_tokens for request in server.generation.requests[1:]]
+    assert sizes == [size for size in (0, 1, 2, 4, 8) for _ in range(3)]
+    assert all(request.sampling.temperature == 0 for request in server.generation.requests)
+    # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting.
+    assert figures.draft is not None
+    assert figures.draft.seconds(1) == pytest.approx((0.0015 / 2 + 0.0015 / 3) / 2)
+    assert figures.acceptance is not None
+    assert figures.acceptance.rates == pytest.approx((0.5, 1.0))
+    assert figures.draft_rtt_seconds == pytest.approx(0.001)
+    # Its verdicts name no rows: nothing was computed.
+    assert figures.verify is None
+
+
+def report(k: int, accepted: int, rows: int, compute: int, network: int = 2_000) -> generation_pb2.RoundReport:
+    return generation_pb2.RoundReport(
+        num_draft_tokens=k,
+        num_accepted_tokens=accepted,
+        wall_microseconds=(4_000 if k else 0) + 500 + compute + network + 300,
+        draft_wait_microseconds=4_000 if k else 0,
+        verify_wait_microseconds=500 + compute + network,
+        draft=model_pb2.Timings(queue_microseconds=100, compute_microseconds=1_000 * k) if k else None,
+        verify=model_pb2.Timings(queue_microseconds=500, compute_microseconds=compute, batch_rows=rows),
+    )
+
+
+def test_rounds_are_taken_apart() -> None:
+    rounds = [
+        *(report(0, 0, 1, compute) for compute in (20_000, 21_000, 90_000)),
+        *(report(3, accepted, 4, 30_000) for accepted in (0, 1, 2, 3) for _ in range(8)),
+    ]
+    figures = figures_of_rounds(rounds, "here")
+    assert figures.verify is not None
+    assert figures.verify.seconds(1) == pytest.approx(0.021)
+    assert figures.verify.seconds(4) == pytest.approx(0.03)
+    assert figures.draft is not None
+    assert figures.draft.seconds(7) == pytest.approx(0.001)
+    assert figures.rtt_seconds == pytest.approx(0.002)
+    assert figures.draft_rtt_seconds == pytest.approx(0.0009)
+    assert figures.overhead_seconds == pytest.approx(0.0003)
+    assert figures.acceptance is not None
+    # Of 32 windows 24 got past the first, 16 past the second, 8 past the third token.
+    assert figures.acceptance.rates == pytest.approx((24 / 32, 16 / 24, 8 / 16))
+
+
+def test_a_position_judged_too_rarely_is_left_out() -> None:
+    figures = figures_of_rounds([*(report(2, 0, 3, 1_000) for _ in range(9)), report(2, 2, 3, 1_000)], "here")
+    assert figures.acceptance is not None
+    assert figures.acceptance.rates == pytest.approx((0.1,))
+    assert figures_of_rounds([report(2, 2, 3, 1_000)], "here").acceptance is None
+
+
+def test_without_rounds_nothing_is_known() -> None:
+    assert figures_of_rounds([], "here") == Figures(notes=figures_of_rounds([], "here").notes)
+
+
+def test_what_is_given_stays() -> None:
+    given = Figures(verify=PassCosts.constant(1.0), notes=("a",))
+    both = given.filled_from(Figures(verify=PassCosts.constant(2.0), rtt_seconds=0.5, notes=("b",)))
+    assert both.verify is given.verify
+    assert both.rtt_seconds == 0.5
+    assert both.notes == ("a", "b")
+
+
+async def test_nobody_there() -> None:
+    async with serving(None) as address:
+        pass
+    with pytest.raises(ServiceUnreadableError, match=rf"{address}: UNAVAILABLE"):
+        await read_figures([address])
+
+
+async def test_a_server_of_something_else() -> None:
+    async with serving(None) as address:
+        with pytest.raises(ServiceUnreadableError, match="UNIMPLEMENTED"):
+            await read_figures([address])
