@@ -1,6 +1,7 @@
 """A whole service process, from its settings to its exit status."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -86,6 +87,7 @@ async def _serve(make_service: Callable[[], Service], settings: ServiceSettings,
         await asyncio.wait({start, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
         if start.done():
             await start
+            _spare_what_stays()
             await stop_requested
         else:
             start.cancel()
@@ -95,6 +97,17 @@ async def _serve(make_service: Callable[[], Service], settings: ServiceSettings,
         stop_requested.cancel()
         await host.stop()
     logger.info("stopped")
+
+
+def _spare_what_stays() -> None:
+    """Let the garbage collector pass over what is there for good: modules, the model.
+
+    To go over all of it takes a quarter of a second with a model loaded, in which nothing else is done, and comes every
+    few hundred forward passes.
+    """
+    gc.collect()
+    gc.freeze()
+    logger.debug("the garbage collector passes over %d objects from now on", gc.get_freeze_count())
 
 
 def _stop_signal() -> asyncio.Event:

@@ -66,6 +66,12 @@ async def test_a_second_signal_kills_at_once(second: signal.Signals) -> None:
         assert time.monotonic() - began < 2
 
 
+async def test_what_is_there_after_the_start_is_not_searched_for_garbage() -> None:
+    async with toy_process("--log-level", "debug") as toy:
+        found = await toy.wait_for_line(r"the garbage collector passes over (\d+) objects")
+    assert int(found.group(1)) > 10_000
+
+
 async def test_sigterm_during_the_start_ends_the_process() -> None:
     async with toy_process(variables={"TOY_START_SECONDS": "60"}) as toy:
         await toy.address()
