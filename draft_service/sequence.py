@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span
 
+from draft_service.feature_log import FeatureLog
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import check_prefix, check_token_ids
@@ -36,6 +37,8 @@ class DraftSequence:
     """A hash of whose request it is; empty: nobody's."""
     proposed: list[int] = field(default_factory=list)
     """Tokens of the last proposal, for its round's commit."""
+    features: FeatureLog | None = None
+    """Of the target; None: the drafter reads none."""
 
     @property
     def may_follow_others(self) -> bool:
@@ -86,13 +89,16 @@ class DraftSequence:
             checksum=prefix_checksum(token_ids),
             max_length=command.max_length,
             tenant=command.tenant,
+            features=FeatureLog(len(info.feature_states), info.hidden_size, info.max_feature_tokens)
+            if info.feature_states
+            else None,
         )
 
     def commit(self, commit: draft_pb2.DraftCommit, vocab_size: int) -> int:
         """Take note of a round's outcome; returns how many of the tokens proposed were accepted.
 
         Raises:
-            InvalidArgumentError: the next token is outside the vocabulary.
+            InvalidArgumentError: the next token is outside the vocabulary, or the features have no meaning here.
             FailedPreconditionError: the outcome does not continue what is known here; open the sequence again.
         """
         accepted = commit.num_accepted_tokens
@@ -112,6 +118,8 @@ class DraftSequence:
             known_checksum=checksum,
             what="commit",
         )
+        if self.features is not None:
+            self.features.add(self.features.read(commit.features), commit.committed_length - 1)
         self.token_ids.extend(new_tokens)
         self.checksum = checksum
         self.proposed = []

@@ -16,7 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from draft_service.draft_vocabulary import restrict_head, spread_logits
+from draft_service.feature_input import NAME, FeatureInput
 from draft_service.shipped_drafts import shipped_drafts
+from specdec.features import MAX_BYTES, feature_bytes
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import check_architecture, read_config
 from specdec.models.description import ModelDescription, read_description
@@ -35,7 +37,7 @@ _ORIGIN = "draft.json"
 _WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _VOCAB = "draft_vocab"
-_FORMAT = 1
+_FORMAT = 2
 _INSTEAD = (
     "name a draft of {0} with --model, train one with `specdec train-draft`, or draft without a model; if the draft's "
     "own target was meant, name it with --target-model"
@@ -53,6 +55,8 @@ class DraftOrigin:
     """Of the target's embeddings as they lie in its file; the draft does not work with any others."""
     layers: tuple[int, ...]
     """Of the target, that the draft began with."""
+    features: tuple[int, ...]
+    """Hidden states of the target that the draft reads; none: it reads tokens alone."""
     seed: int
 
 
@@ -129,6 +133,8 @@ def load_trained_draft(
             f"the embeddings of {target_name} are not those of {origin.target} that the draft {name} was trained "
             f"with; {_INSTEAD.format(target_name)}"
         )
+    if origin.features:
+        model.add_module(NAME, FeatureInput(config.hidden_size, len(origin.features), dtype=model.dtype))
     draft_vocab = _load_tensors(directory, model, embeddings, description)
     model.to(torch_device)
     model.train(mode=False)
@@ -147,6 +153,11 @@ def load_trained_draft(
         max_context_length=length,
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
+        hidden_size=config.hidden_size if origin.features else 0,
+        feature_states=origin.features,
+        max_feature_tokens=MAX_BYTES // feature_bytes(len(origin.features), config.hidden_size)
+        if origin.features
+        else 0,
     )
     return LoadedModel(model, info, description.tokenizer_files)
 
@@ -197,7 +208,9 @@ def _read_origin(directory: Path) -> DraftOrigin:
         content = json.loads(path.read_text(encoding="utf-8"))
         made_in = content.pop("format")
         if made_in == _FORMAT:
-            return DraftOrigin(**{**content, "layers": tuple(content["layers"])})
+            return DraftOrigin(
+                **{**content, "layers": tuple(content["layers"]), "features": tuple(content["features"])}
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} cannot be read ({first_line(error)}); get an intact copy of the draft") from error
     raise ModelError(f"{path} has format {made_in} and this version reads {_FORMAT}; train the draft again")

@@ -108,15 +108,17 @@ class Completion:
         request, settings, metrics = self._request, self._settings, self._metrics
         sequence_id = secrets.token_bytes(SEQUENCE_ID_BYTES)
         committed = CommittedTokens(request.prompt_ids, self._model_info.vocab_size, request.max_length)
+        window_size = self._window_size()
+        draft = None if window_size is NO_DRAFTS else self._draft
         opening = Opening(
             prompt_length=len(request.prompt_ids),
             sampling=request.sampling.for_completion(self._index).to_proto(),
             acceptance_rule=request.acceptance_rule,
             max_length=request.max_length,
             tenant=request.tenant,
+            feature_states=draft.feature_states if draft is not None else (),
+            max_feature_tokens=draft.max_feature_tokens if draft is not None else 0,
         )
-        window_size = self._window_size()
-        draft = None if window_size is NO_DRAFTS else self._draft
         drafter = Drafter(draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics)
         verifier = Verifier(self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = OutputAssembler(

@@ -121,6 +121,7 @@ class Drafter:
                 self._committed.checksum,
                 self._most(num_draft_tokens),
                 tracing.to_trace_context(self._span),
+                last.verdict.features,
             )
         except (LinkLost, Refusal) as failure:
             self._fail(_CAUSES.get(type(failure), "refused"))

@@ -14,6 +14,7 @@ from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
 from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
@@ -38,6 +39,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         memory: key-value memory; a sequence of the advertised context and a full window must fit.
         max_batch_rows: most rows of one forward pass.
         prefill_chunk_rows: most rows of prefill in a pass beside running sequences; 0: by what passes take.
+        hidden_states: the runner's, which features are made of; None: none are given.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         *,
         max_batch_rows: int,
         prefill_chunk_rows: int = 0,
+        hidden_states: HiddenStates | None = None,
     ) -> None:
         super().__init__(target_pb2.TargetEvent, info.max_num_sequences, EngineMetrics("target"))
         self._runner = runner
         self._info = info
         self._device = device
         self._memory = memory
+        self._hidden_states = hidden_states
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
         self._gathering = Gathering()
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
@@ -105,6 +109,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = TargetSequence.from_open(
             connection, sequence_id, command, self._info, self._device, self._memory.pool
         )
+        if sequence.feature_states and self._hidden_states is not None:
+            self._hidden_states.watch(sequence.feature_states)
         self._memory.join(sequence.cache, sequence.max_length + self._info.max_num_draft_tokens)
         self._keep(connection, sequence_id, sequence)
         span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
@@ -177,9 +183,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             if finishes:
                 window = pending.window
                 token_ids = [*sequence.token_ids[first:], *window.token_ids]
-                batch.append(Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents))
+                work = Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents)
             else:
-                batch.append(Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0))
+                work = Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0)
+            num_window_rows = len(pending.window.token_ids) if finishes else 0
+            num_features = pending.num_features(len(work.token_ids) - num_window_rows, finishes=finishes)
+            if num_features:
+                work.num_features, work.feature_states = num_features + num_window_rows, sequence.feature_states
+            batch.append(work)
         pass_rows = PassRows.of(shares)
         try:
             with span(
@@ -199,7 +210,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(duration)
         verdicts = []
-        for share, rows in zip(shares, logits, strict=True):
+        for share, work, rows in zip(shares, batch, logits, strict=True):
+            if work.features is not None:
+                share.pending.features.append(work.features)
             if share.pending.is_open or not share.finishes:
                 share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
             if share.finishes:
@@ -225,6 +238,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence, window = pending.sequence, pending.window
         verdict = sequence.judge.decide(sequence.token_ids, window, logits)
         sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
+        if pending.features:
+            verdict.features = _features_of(pending, list(verdict.accepted_nodes))
         sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
         sequence.cache.publish(sequence.token_ids)
         return verdict
@@ -260,3 +275,12 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 }
             )
         end_span(pending.span)
+
+
+def _features_of(pending: PendingRound, accepted_nodes: list[int]) -> bytes:
+    """Features of the committed tokens that were run for a round, and of the accepted ones, as they travel."""
+    features = torch.cat(pending.features)
+    num_committed = len(features) - len(pending.window.token_ids)
+    kept = [*range(num_committed), *(num_committed + node for node in accepted_nodes)]
+    wire: bytes = features[kept].cpu().numpy().astype("<f2", copy=False).tobytes()
+    return wire

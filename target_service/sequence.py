@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from opentelemetry.trace import Span
@@ -14,6 +14,7 @@ from specdec.engine.connection import Connection
 from specdec.engine.limits import MAX_CACHE_SALT_BYTES
 from specdec.engine.sequences import check_token_ids
 from specdec.errors import InvalidArgumentError, OutOfRangeError
+from specdec.features import MAX_BYTES, MAX_STATES, feature_bytes
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
 from specdec.sampling.laws import DraftLaw
@@ -37,6 +38,10 @@ class TargetSequence:
     cache: SequenceCache
     last_event: target_pb2.TargetEvent | None = None
     """The answer to the last round, repeated if it is asked again."""
+    feature_states: tuple[int, ...] = ()
+    """Hidden states that its verdicts carry as features."""
+    max_feature_tokens: int = 0
+    """Of how many tokens the first verdict carries them."""
     answered: float = -math.inf
     """When that was; seconds of `time.perf_counter`."""
 
@@ -76,6 +81,7 @@ class TargetSequence:
             raise InvalidArgumentError(
                 f"cache_salt has {len(command.cache_salt)} bytes; at most {MAX_CACHE_SALT_BYTES} are taken"
             )
+        check_feature_states(command.feature_states, info)
         params = SamplingParams.from_proto(command.sampling)
         params.check_token_ids(info.vocab_size)
         return cls(
@@ -88,6 +94,8 @@ class TargetSequence:
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
             cache=SequenceCache(pool, command.cache_salt),
+            feature_states=tuple(command.feature_states),
+            max_feature_tokens=most_feature_tokens(command, info),
         )
 
     def fit_window(self, window: DraftWindow) -> DraftWindow:
@@ -130,6 +138,19 @@ class PendingRound:
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
+    features: list[torch.Tensor] = field(default_factory=list)  # each (tokens, states, hidden_size), float16
+
+    def num_features(self, num_rows: int, *, finishes: bool) -> int:
+        """How many of the last of the next `num_rows` committed rows need features, those of the window besides.
+
+        A round needs those of its window, and of the token before it; an open those of the last tokens of the prompt.
+        """
+        if not self.sequence.feature_states:
+            return 0
+        if not self.is_open:
+            return int(finishes)
+        first = max(self.cache.length, len(self.token_ids) - self.sequence.max_feature_tokens)
+        return max(0, self.cache.length + num_rows - first)
 
     @property
     def cache(self) -> SequenceCache:
@@ -160,6 +181,28 @@ class PendingRound:
     def num_window_rows(self) -> int:
         """Draft tokens to verify."""
         return len(self.window.token_ids)
+
+
+def check_feature_states(numbers: Sequence[int], info: model_pb2.ModelInfo) -> None:
+    """Check which features are asked for.
+
+    Raises:
+        InvalidArgumentError: the target does not have them, or they are too many.
+    """
+    if len(numbers) > MAX_STATES:
+        raise InvalidArgumentError(f"feature_states has {len(numbers)} numbers; at most {MAX_STATES} are given")
+    if numbers and not (
+        numbers[0] >= 1 and numbers[-1] <= info.num_hidden_states and sorted(set(numbers)) == list(numbers)
+    ):
+        raise InvalidArgumentError(
+            f"feature_states must increase from 1 to at most {info.num_hidden_states}, the hidden states of this target"
+        )
+
+
+def most_feature_tokens(command: target_pb2.TargetOpen, info: model_pb2.ModelInfo) -> int:
+    """Of how many tokens the first verdict carries features: as asked, within the limit of a message."""
+    size = feature_bytes(len(command.feature_states), info.hidden_size)
+    return min(command.max_feature_tokens, MAX_BYTES // size) if size else 0
 
 
 def read_window(

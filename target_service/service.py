@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -14,6 +15,7 @@ from specdec.engine.service import EngineHost
 from specdec.engine.stream import run_stream
 from specdec.errors import UnavailableError
 from specdec.models.loading import LoadedModel
+from specdec.runner.hidden_states import HiddenStates, NoPlainLayersError
 from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.serving.health import Health
@@ -22,6 +24,8 @@ from target_service.engine import TargetEngine
 from target_service.measuring import measure_forward_costs
 from target_service.sequence import TargetSequence
 from target_service.settings import TargetSettings
+
+_log = logging.getLogger(__name__)
 
 _PART_BYTES = 1 << 20
 
@@ -62,7 +66,8 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
                 acceptance_rules=ACCEPTANCE_RULES,
             )
         )
-        runner = ModelRunner(model.model, model.info.vocab_size)
+        hidden_states = _hidden_states(model)
+        runner = ModelRunner(model.model, model.info.vocab_size, hidden_states)
         model.info.forward_costs.extend(
             await asyncio.to_thread(
                 measure_forward_costs, runner, self._settings.max_batch_rows, model.info.max_context_length
@@ -83,6 +88,7 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
             memory,
             max_batch_rows=self._settings.max_batch_rows,
             prefill_chunk_rows=self._settings.prefill_chunk_rows,
+            hidden_states=hidden_states,
         )
         self._model = model
         self._host.start(engine, health)
@@ -129,3 +135,15 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
         if self._model is None:
             raise UnavailableError("the target service is still loading its model; try again shortly")
         return self._model
+
+
+def _hidden_states(model: LoadedModel) -> HiddenStates | None:
+    """What features of this model are made of, entered into its facts; None if it has no plain list of layers."""
+    try:
+        hidden_states = HiddenStates(model.model)
+    except NoPlainLayersError as error:
+        _log.info("no features can be given: %s", error)
+        return None
+    model.info.hidden_size = model.model.config.hidden_size
+    model.info.num_hidden_states = hidden_states.num_states
+    return hidden_states

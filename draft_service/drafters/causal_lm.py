@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.sequence import Draft, DraftSequence
 from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
@@ -32,6 +33,10 @@ class _State:
     """When tokens were last drafted for it; seconds of `time.perf_counter`."""
     is_behind: bool = False
     """More tokens have no keys and values than a round leaves behind, or had none when the present run began."""
+    is_whole: bool = True
+    """Whatever a draft that reads features has in its cache was made of all features that there are."""
+    own_state: torch.Tensor | None = None
+    """Its own last hidden state, (hidden_size,), after its last step."""
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class CausalLMDrafter:
     ) -> None:
         self.info = info
         self._runner = runner
+        self._feature_runner = runner if isinstance(runner, FeatureRunner) else None
         self._device = device
         self._memory = memory
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
@@ -109,11 +115,18 @@ class CausalLMDrafter:
         self._states[id(sequence)] = _State(chooser, cache)
 
     def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
-        """See `Drafter`. Rolls the cache back to the tokens that turned out right."""
-        cache = self._states[id(sequence)].cache
-        base_length = len(sequence.token_ids) - num_accepted - 1
-        cache.truncate(min(cache.length, base_length + num_accepted))
-        cache.publish(sequence.token_ids)
+        """See `Drafter`. Rolls the cache back to the tokens that turned out right.
+
+        With features, to the tokens committed before: what its own states stood in for is computed from the target's.
+        """
+        state = self._states[id(sequence)]
+        length = len(sequence.token_ids) - 1
+        if sequence.features is not None and num_accepted:
+            has_all = sequence.features.before(length - num_accepted, num_accepted)[1]
+            length -= num_accepted if has_all else 0
+            state.is_whole = state.is_whole and has_all
+        state.cache.truncate(min(state.cache.length, length))
+        self._publish(state, sequence.token_ids)
 
     def close(self, sequence: DraftSequence) -> None:
         """See `Drafter`. What was computed stays to be found while there is room."""
@@ -129,8 +142,9 @@ class CausalLMDrafter:
             state = self._states[id(draft.sequence)]
             step = _PendingStep(draft, state, self.info.max_context_length)
             state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
-            # No more tokens can be run than the context holds.
-            if draft.base_length + len(draft.token_ids) > self.info.max_context_length:
+            # No more tokens can be run than the context holds, and features of a prompt come when it is prefilled.
+            waits = self._feature_runner is not None and not draft.num_wanted
+            if waits or draft.base_length + len(draft.token_ids) > self.info.max_context_length:
                 draft.is_done = True
             else:
                 steps.append(step)
@@ -142,19 +156,20 @@ class CausalLMDrafter:
             known = [*step.draft.sequence.token_ids, *step.draft.token_ids]
             first = step.state.cache.length
             wants_token = finishes and step.draft.num_wanted > 0
-            batch.append(Work(step.state.cache, known[first : first + num_rows], int(wants_token)))
+            batch.append(self._work(step, known[first : first + num_rows], int(wants_token)))
         started = time.perf_counter()
         pass_rows = PassRows.of(shares)
         logits = self._runner.forward(batch)
         ended = time.perf_counter()
         self._metrics.forward(duration_seconds=ended - started, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(ended - started, pass_rows)
-        for (step, _, finishes), rows in zip(shares, logits, strict=True):
+        for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft
+            step.state.own_state = None if work.features is None else work.features[0, 0]
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.batch_sequences = draft.batch_sequences or len(shares)
             draft.batch_rows = draft.batch_rows or pass_rows.total
-            step.cache.publish(step.token_ids, with_tail=finishes and draft.is_open)
+            self._publish(step.state, step.token_ids, with_tail=finishes and draft.is_open)
             if not finishes:
                 continue
             step.state.served = ended
@@ -172,6 +187,27 @@ class CausalLMDrafter:
                     if isinstance(error, FloatingPointError):
                         step.cache.withdraw()
             draft.is_done = draft.is_done or len(draft.token_ids) >= draft.num_wanted
+
+    def _work(self, step: _PendingStep, token_ids: Sequence[int], num_logits: int) -> Work:
+        state, log = step.state, step.draft.sequence.features
+        if self._feature_runner is None or log is None:
+            return Work(state.cache, token_ids, num_logits)
+        work = FeatureWork(
+            state.cache, token_ids, num_logits, num_features=1, feature_states=self._feature_runner.last_state
+        )
+        first = state.cache.length
+        num_committed = min(len(token_ids), step.draft.base_length - first)
+        if num_committed > 0:
+            work.target_features, has_all = log.before(first, len(token_ids))
+            state.is_whole = state.is_whole and (has_all or log.before(first, num_committed)[1])
+        elif state.own_state is not None and len(token_ids) == 1:
+            work.own_states = state.own_state[None]
+        return work
+
+    def _publish(self, state: _State, token_ids: Sequence[int], *, with_tail: bool = False) -> None:
+        """Let others find the blocks; not those that were made of less than all features."""
+        if state.is_whole:
+            state.cache.publish(token_ids, with_tail=with_tail)
 
     def _is_hopeless(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
         """Whether the window ends before its next token.

@@ -7,11 +7,11 @@ from draft_service.drafters.ngram import NgramDrafter
 from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.drafters.suffix_lookup import SuffixLookup
 from draft_service.drafters.tenant_memory import TenantMemory
+from draft_service.feature_runner import make_runner
 from draft_service.settings import DraftSettings
 from draft_service.trained_draft import is_trained_draft, load_trained_draft
 from specdec.engine.provision import provide_memory
 from specdec.models.loading import LoadedModel, load_model
-from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.v1 import model_pb2
 
@@ -76,7 +76,7 @@ def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMD
             acceptance_rules=ACCEPTANCE_RULES,
         )
     )
-    runner = ModelRunner(loaded.model, loaded.info.vocab_size)
+    runner = make_runner(loaded)
     memory = provide_memory(runner, loaded.info, loaded.model.device, settings)
     return CausalLMDrafter(
         runner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,8 @@ from draft_service.training.samples import Sample
 from specdec.sampling.noise import Stream, noise_key
 
 _BATCHES_PER_BLOCK = 8
+_FORGETFUL_EVERY = 8
+"""Of so many texts, the beginning of one has lost its features, as after a prefix hit or a failure of a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Batch:
     rows: torch.Tensor  # (laws,), int64: row of the flattened texts whose logits each law is of
     draft_ids: torch.Tensor  # (laws, top), int64: index in the draft vocabulary, or -1
     logprobs: torch.Tensor  # (laws, top), float32, of the target
+    features: torch.Tensor | None = None  # (texts, length, states, hidden_size), float32, zeros where there are none
 
     @property
     def num_laws(self) -> int:
@@ -44,16 +47,21 @@ class BatchMaker:
         self._device = device
         self._batch_tokens = batch_tokens
 
-    def batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
-        """All samples, by length."""
+    def batches(self, samples: Sequence[Sample], forgotten: Mapping[int, float] | None = None) -> Iterator[Batch]:
+        """All samples, by length.
+
+        Args:
+            samples: at least one.
+            forgotten: share of a text, by its number, whose features are left out.
+        """
         group: list[Sample] = []
         for sample in sorted(samples, key=lambda sample: (len(sample.token_ids), sample.index)):
             if group and len(sample.token_ids) * (len(group) + 1) > self._batch_tokens:
-                yield self._batch(group)
+                yield self._batch(group, forgotten or {})
                 group = []
             group.append(sample)
         if group:
-            yield self._batch(group)
+            yield self._batch(group, forgotten or {})
 
     def block(self, samples: Sequence[Sample], visits: dict[int, int], seed: int) -> list[Batch]:
         """The next batches to train on, of the texts that were visited least; counts the visit.
@@ -83,11 +91,13 @@ class BatchMaker:
             chosen.append(sample)
         for sample in chosen:
             visits[sample.index] = visits.get(sample.index, 0) + 1
-        batches = list(self.batches(chosen))
         generator = torch.Generator().manual_seed(noise_key(seed, sum(visits.values()), Stream.DRAFT) >> 1)
+        shares = (_FORGETFUL_EVERY * torch.rand(len(chosen), generator=generator)).tolist()
+        forgotten = {sample.index: share for sample, share in zip(chosen, shares, strict=True) if share < 1.0}
+        batches = list(self.batches(chosen, forgotten))
         return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
 
-    def _batch(self, samples: Sequence[Sample]) -> Batch:
+    def _batch(self, samples: Sequence[Sample], forgotten: Mapping[int, float]) -> Batch:
         length = max(len(sample.token_ids) for sample in samples)
         token_ids = torch.zeros((len(samples), length), dtype=torch.long)
         rows = []
@@ -102,4 +112,15 @@ class BatchMaker:
             torch.cat(rows).to(self._device),
             self._draft_ids[top_ids].to(self._device),
             logprobs.to(self._device),
+            self._features(samples, length, forgotten),
         )
+
+    def _features(self, samples: Sequence[Sample], length: int, forgotten: Mapping[int, float]) -> torch.Tensor | None:
+        if samples[0].features is None:
+            return None
+        padded = torch.zeros((len(samples), length, *samples[0].features.shape[1:]), device=self._device)
+        for place, sample in enumerate(samples):
+            if sample.features is not None:
+                first = int(forgotten.get(sample.index, 0.0) * len(sample.features))
+                padded[place, first : len(sample.features)] = sample.features[first:].to(self._device)
+        return padded

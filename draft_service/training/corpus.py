@@ -28,7 +28,7 @@ class Corpus:
     def __init__(self, store: SampleStore, writer: Writer, shared: Sequence[Sample] = ()) -> None:
         self._store = store
         self._samples = [*shared, *store.load()]
-        self._known = {sample.index for sample in self._samples}
+        self._known = {sample.index: sample for sample in self._samples}
         self._writer = writer
         self._texts: Iterator[Sample] | None = None
         self.num_tokens = 0
@@ -66,7 +66,7 @@ class Corpus:
         """
         started = time.monotonic()
         if self._texts is None:
-            self._texts = self._writer.samples(frozenset(self._known))
+            self._texts = self._writer.samples(dict(self._known))
         new: list[Sample] = []
         num_tokens = 0
         while num_tokens < _SHARD_TOKENS:
@@ -91,9 +91,9 @@ class Corpus:
         Raises:
             ModelError: there is no room for them.
         """
-        self._store.append(samples, seconds)
+        samples = self._store.append(samples, seconds)
         self._samples.extend(samples)
-        self._known.update(sample.index for sample in samples)
+        self._known.update((sample.index, sample) for sample in samples)
         for sample in samples:
             self._count(sample)
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
-from draft_service.training.samples import NUM_TOP, Sample
+from draft_service.training.samples import FAMILY, NUM_TOP, Sample
 from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.noise import Stream, noise_key
 
-_FIRST_INDEX = 1 << 40
-"""Added to the number of the text whose prompt is answered; a multiple of the share that is held out."""
+_FIRST_INDEX = FAMILY << 38
+"""Added to the number of the text whose prompt is answered; what is held out stays held out."""
 _MAX_LOGITS = 512
 
 

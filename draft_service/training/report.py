@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from draft_service.feature_runner import make_runner
 from draft_service.training.rounds import RoundCounts, draft_matches, write_answers
 from draft_service.training.step_times import step_seconds
 from specdec.models.loading import LoadedModel
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import SamplingParams
 
@@ -37,8 +39,12 @@ def measure_draft(
         seed: of the requests that are replayed.
         tell: told what is going on.
     """
-    draft_runner = ModelRunner(draft.model, draft.info.vocab_size)
-    target_runner = ModelRunner(target.model, target.info.vocab_size)
+    draft_runner = make_runner(draft)
+    feature_states = tuple(draft.info.feature_states)
+    hidden_states = HiddenStates(target.model) if feature_states else None
+    if hidden_states is not None:
+        hidden_states.watch(feature_states)
+    target_runner = ModelRunner(target.model, target.info.vocab_size, hidden_states)
     tell("timing steps")
     times = _step_seconds(draft_runner, target_runner, target.info.max_context_length)
     acceptance = []
@@ -57,9 +63,10 @@ def measure_draft(
                 max_length=target.info.max_context_length,
                 device=target.model.device,
                 num_sequences=_NUM_SEQUENCES,
+                feature_states=feature_states,
             )
             for prompt, answer in zip(of_category, answers, strict=True):
-                matches = draft_matches(draft_runner, prompt, answer, params, draft.model.device)
+                matches = draft_matches(draft, prompt, answer, params, max(NUM_DRAFT_TOKENS))
                 for num_draft_tokens in NUM_DRAFT_TOKENS:
                     for name in (category,) if category == HELD_OUT else (category, OVERALL):
                         key = (name, num_draft_tokens)

@@ -6,11 +6,15 @@ positions, whether the draft would have chosen the same token there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from draft_service.feature_input import feature_input
+from draft_service.training.unrolled import ATTENTION_NAME as UNROLLED
+from draft_service.training.unrolled import unrolled_logits
+from specdec.models.loading import LoadedModel
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
@@ -28,16 +32,18 @@ class RoundCounts:
     accepted_at: list[int] = field(default_factory=list)
     """Of each place in the window: rounds whose draft token there was accepted."""
 
-    def replay(self, matches: Sequence[bool]) -> None:
-        """Add the rounds of one text.
+    def replay(self, matches: Sequence[Sequence[bool]]) -> None:
+        """Add the rounds of one text. Its first token comes with the prefill, without a draft.
 
         Args:
-            matches: of each of its tokens, whether the draft would have chosen it there.
+            matches: of each of its tokens, whether the draft would have chosen it there as the first token of a window,
+                as the second, and so on; the last of them stands for all that follow.
         """
         self.accepted_at = self.accepted_at or [0] * self.num_draft_tokens
-        start = 0
+        start = 1
         while start < len(matches):
-            window = matches[start : start + self.num_draft_tokens]
+            steps = matches[start : start + self.num_draft_tokens]
+            window = [step[min(place, len(step) - 1)] for place, step in enumerate(steps)]
             accepted = next((place for place, match in enumerate(window) if not match), len(window))
             self.rounds += 1
             self.drafted += len(window)
@@ -63,6 +69,16 @@ class RoundCounts:
         }
 
 
+@dataclass
+class Answer:
+    """What a target wrote to a prompt."""
+
+    token_ids: list[int] = field(default_factory=list)
+    """Without the prompt."""
+    features: list[torch.Tensor] = field(default_factory=list)  # each (rows, states, hidden_size)
+    """Of the prompt's and the answer's tokens, in parts; of none if the draft reads none."""
+
+
 def write_answers(
     target: ModelRunner,
     prompts: Sequence[Sequence[int]],
@@ -72,8 +88,9 @@ def write_answers(
     max_length: int,
     device: torch.device,
     num_sequences: int,
-) -> list[list[int]]:
-    """What the target answers to each prompt by the coupled rule; token ids without the prompt.
+    feature_states: tuple[int, ...] = (),
+) -> list[Answer]:
+    """What the target answers to each prompt by the coupled rule.
 
     Args:
         target: runs the target.
@@ -83,33 +100,70 @@ def write_answers(
         max_length: longest text, prompt included.
         device: of the target.
         num_sequences: answers written at the same time.
+        feature_states: hidden states to keep, watched by the runner.
     """
-    answers: list[list[int]] = [[] for _ in prompts]
+    answers = [Answer() for _ in prompts]
     waiting = list(reversed(range(len(prompts))))
     running: dict[int, SequenceCache] = {}
     while waiting or running:
         while waiting and len(running) < num_sequences:
             running[waiting.pop()] = SequenceCache()
-        texts = {place: [*prompts[place], *answers[place]] for place in running}
-        logits = target.forward([Work(cache, texts[place][cache.length :], 1) for place, cache in running.items()])
-        for place, rows in zip(list(running), logits, strict=True):
+        texts = {place: [*prompts[place], *answers[place].token_ids] for place in running}
+        batch = []
+        for place, cache in running.items():
+            pending = texts[place][cache.length :]
+            num_features = len(pending) if feature_states else 0
+            batch.append(Work(cache, pending, 1, num_features=num_features, feature_states=feature_states))
+        for place, work, rows in zip(list(running), batch, target.forward(batch), strict=True):
             chooser = TokenChooser(params, len(prompts[place]), device)
             token = chooser.choose(rows[0], texts[place])
-            answers[place].append(token)
-            length = len(answers[place])
+            answers[place].token_ids.append(token)
+            if work.features is not None:
+                answers[place].features.append(work.features)
+            length = len(answers[place].token_ids)
             if token in params.stop_token_ids or length >= max_new_tokens or len(texts[place]) + 1 >= max_length:
                 del running[place]
     return answers
 
 
 def draft_matches(
-    draft: ModelRunner, prompt: Sequence[int], answer: Sequence[int], params: SamplingParams, device: torch.device
-) -> list[bool]:
-    """Of each token of an answer, whether the draft chooses it there."""
-    text = [*prompt, *answer]
-    logits = draft.forward([Work(SequenceCache(), text[:-1], num_logits=len(answer))])[0]
-    chooser = TokenChooser(params, len(prompt), device)
-    return [
-        chooser.choose(row, text[: len(prompt) + place]) == token
-        for place, (row, token) in enumerate(zip(logits, answer, strict=True))
-    ]
+    draft: LoadedModel, prompt: Sequence[int], answer: Answer, params: SamplingParams, num_steps: int
+) -> list[list[bool]]:
+    """Of each token of an answer, whether the draft chooses it there, as the first token of a window, the second, ...
+
+    Args:
+        draft: with logits over the target's vocabulary.
+        prompt: what is answered.
+        answer: with features, if the draft reads them.
+        params: the rules.
+        num_steps: how far to look ahead; a draft that reads tokens alone guesses the same in every step.
+    """
+    text = [*prompt, *answer.token_ids]
+    chooser = TokenChooser(params, len(prompt), draft.model.device)
+    matches: list[list[bool]] = [[] for _ in answer.token_ids]
+    for logits in _answer_logits(draft, text, len(answer.token_ids), answer.features, num_steps):
+        for place, (row, token) in enumerate(zip(logits, answer.token_ids, strict=True)):
+            matches[place].append(chooser.choose(row, text[: len(prompt) + place]) == token)
+    return matches
+
+
+@torch.inference_mode()
+def _answer_logits(
+    draft: LoadedModel, text: Sequence[int], length: int, features: Sequence[torch.Tensor], num_steps: int
+) -> Iterator[torch.Tensor]:
+    """Logits at the last `length` tokens of a text, of each step of drafting; (length, vocab_size)."""
+    inputs = feature_input(draft.model)
+    if inputs is None:
+        runner = ModelRunner(draft.model, draft.info.vocab_size)
+        yield runner.forward([Work(SequenceCache(), text[:-1], num_logits=length)])[0]
+        return
+    backend = draft.model.config._attn_implementation
+    draft.model.set_attn_implementation(UNROLLED)
+    try:
+        token_ids = torch.tensor([text[:-1]], device=draft.model.device)
+        rows = torch.arange(len(text) - 1 - length, len(text) - 1, device=draft.model.device)
+        known = torch.cat(list(features))[None].to(draft.model.device, draft.model.dtype)
+        for logits in unrolled_logits(draft.model, inputs, token_ids, known, rows, num_steps):
+            yield logits.float()
+    finally:
+        draft.model.set_attn_implementation(backend)

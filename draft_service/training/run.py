@@ -6,14 +6,17 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from draft_service.feature_input import feature_input
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.batches import BatchMaker
 from draft_service.training.conversation import Conversation
 from draft_service.training.corpus import Corpus
 from draft_service.training.distillation import measure
+from draft_service.training.least_squares import fit
 from draft_service.training.own_samples import write_own_samples
 from draft_service.training.progress import Tell, progress_bar
 from draft_service.training.prompts import Prompt, read_prompts
@@ -22,15 +25,17 @@ from draft_service.training.report import HELD_OUT
 from draft_service.training.samples import NUM_TOP, Sample, SampleStore
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.shared_text import SharedText
-from draft_service.training.student import choose_layers, make_student
+from draft_service.training.student import choose_features, choose_layers, make_student
 from draft_service.training.trainer import Trainer
 from draft_service.training.vocabulary import choose_draft_vocab, kept_draft_vocab, token_mass
 from draft_service.training.workplace import check_same, exclusive
 from draft_service.training.writer import Writer, score_in_float32
 from specdec.models.cache import check_room
+from specdec.models.errors import ModelError
 from specdec.models.loading import LoadedModel, load_model
 from specdec.models.progress import default_report
 from specdec.models.source import provide_model
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner
 
 _FIRST_TOKENS = 150_000
@@ -43,6 +48,7 @@ _OWN_FROM = 0.5
 """Share of the run after which the student writes, if it is to."""
 _OWN_AT_ONCE = 64
 _CHECKPOINT_SECONDS = 180.0
+_NUM_FITTED = 1024
 _NUM_MEASURED = 64
 _NUM_HELD_OUT_PROMPTS = 24
 _BYTES_PER_TOKEN = 5 * NUM_TOP
@@ -91,18 +97,32 @@ class TrainingRun:
         self._work = work
         self._tell = tell
         self._conversation = Conversation.of(target.tokenizer_files)
-        layers = choose_layers(settings.layers, target.model.config.num_hidden_layers)
+        features = choose_features(settings.features, target.model.config.num_hidden_layers)
+        layers = choose_layers(settings.layers, target.model.config.num_hidden_layers, with_features=bool(features))
+        if settings.own_samples and features:
+            raise ModelError(
+                "a draft that reads features writes no text of its own; leave --own-samples out, or --features none"
+            )
+        hidden_states = HiddenStates(target.model) if features else None
+        if hidden_states is not None:
+            hidden_states.watch(features)
         embeddings = read_embeddings(provide_model(settings.target, default_report()), target.model)
         self._origin = DraftOrigin(
-            settings.target, target.info.tokenizer_hash, sha256_of(embeddings), layers, settings.seed
+            settings.target, target.info.tokenizer_hash, sha256_of(embeddings), layers, features, settings.seed
         )
         target_facts = {
             "tokenizer_hash": self._origin.tokenizer_hash,
             "embeddings_sha256": self._origin.embeddings_sha256,
         }
-        student_facts = {"seed": settings.seed, "layers": layers, "draft_vocab_size": settings.draft_vocab_size}
+        student_facts = {
+            "seed": settings.seed,
+            "layers": layers,
+            "features": features,
+            "draft_vocab_size": settings.draft_vocab_size,
+        }
         self._text_facts: dict[str, object] = {
             "num_prompts": len(prompts),
+            "text_features": features,
             "max_answer_tokens": settings.max_answer_tokens,
             # None: the run's own.
             "text_seed": None,
@@ -112,10 +132,15 @@ class TrainingRun:
         if settings.data is not None:
             self._shared = SharedText.load(settings.data, target_facts, settings.tokens)
             self._text_facts = self._shared.facts
+            if features and self._text_facts["text_features"] != list(features):
+                raise ModelError(
+                    f"the text in {settings.data} was written with features {self._text_facts['text_features']}, and "
+                    f"the draft is to read {list(features)}; give the same with --features, or none"
+                )
         check_same(work / "run.json", {**target_facts, **student_facts, **self._text_facts})
         score_in_float32(target.model)
         writer = Writer(
-            ModelRunner(target.model, target.info.vocab_size),
+            ModelRunner(target.model, target.info.vocab_size, hidden_states),
             self._conversation,
             target.info.stop_token_ids,
             [self._conversation.prompt(prompt.text) for prompt in prompts],
@@ -123,6 +148,7 @@ class TrainingRun:
             num_sequences=settings.num_sequences,
             max_answer_tokens=settings.max_answer_tokens,
             max_length=target.info.max_context_length,
+            feature_states=features,
         )
         self._corpus = Corpus(SampleStore(work / "data"), writer, self._shared.samples if self._shared else ())
         num_tokens = 0 if self._shared else max(0, settings.tokens - self._corpus.num_tokens)
@@ -257,16 +283,21 @@ class TrainingRun:
             self._batch_maker = BatchMaker(
                 draft_vocab, self._target.info.vocab_size, model.device, settings.batch_tokens
             )
+            student = make_student(model, self._origin.layers, draft_vocab, len(self._origin.features))
             self._trainer = Trainer(
-                make_student(model, self._origin.layers, draft_vocab),
+                student,
                 draft_vocab,
                 self._batch_maker,
                 dtype=model.dtype,
+                num_steps=settings.steps,
                 learning_rate=settings.learning_rate,
                 seed=settings.seed,
                 directory=self._work,
             )
             if not self._trainer.resume():
+                if (inputs := feature_input(student)) is not None:
+                    embeddings: Any = student.get_input_embeddings()
+                    fit(inputs, embeddings, self._corpus.learnable[:_NUM_FITTED])
                 self._measure(self._trainer)
         return self._trainer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 
 from draft_service.training.storage import storage_errors, write_whole
 from specdec.models.errors import ModelError
@@ -16,6 +16,8 @@ from specdec.models.errors import ModelError
 NUM_TOP = 64
 """Most probable tokens of each law that are kept."""
 _NUM_UINT16 = 1 << 16
+FAMILY = 3
+"""Texts that build on each other: their numbers divided by this are the same."""
 _HELD_OUT_EVERY = 32
 
 
@@ -31,11 +33,12 @@ class Sample:
     law_positions: torch.Tensor  # (laws,), int32, increasing, from 1 on
     top_ids: torch.Tensor  # (laws, top), int32, most probable first
     top_logprobs: torch.Tensor  # (laws, top), float16
+    features: torch.Tensor | None = None  # (length - 1, states, hidden_size), float16: of every token but the last
 
     @property
     def is_held_out(self) -> bool:
         """Whether it is kept from training, for measuring. Decided by its number, so it never changes."""
-        return self.index % _HELD_OUT_EVERY == 0
+        return self.index // FAMILY % _HELD_OUT_EVERY == 0
 
 
 class SampleStore:
@@ -66,12 +69,15 @@ class SampleStore:
         self._num_shards = 1 + int(paths[-1].stem.removeprefix("shard-")) if paths else 0
         return samples
 
-    def append(self, samples: Sequence[Sample], seconds: float) -> None:
+    def append(self, samples: Sequence[Sample], seconds: float) -> list[Sample]:
         """Write one more shard.
 
         Args:
-            samples: at least one.
+            samples: at least one; all with features or none.
             seconds: that writing them took.
+
+        Returns:
+            The same samples, in memory that the file stands behind: features of much text need not fit into memory.
 
         Raises:
             ModelError: there is no room for it.
@@ -80,13 +86,13 @@ class SampleStore:
         write_whole(path, save({**_pack(samples), "seconds": torch.tensor(seconds, dtype=torch.float64)}))
         self._num_shards += 1
         self.seconds += seconds
+        return _unpack(_read(path))
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
     try:
         with storage_errors(path.parent):
-            content = path.read_bytes()
-        return load(content)
+            return load_file(path)
     except SafetensorError as error:
         raise ModelError(f"{path} is damaged; delete it and run the same command again") from error
 
@@ -94,7 +100,9 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def _pack(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
     top_ids = torch.cat([sample.top_ids for sample in samples])
     narrow = int(top_ids.max()) < _NUM_UINT16
+    features = [sample.features for sample in samples if sample.features is not None]
     return {
+        **({"features": torch.cat(features)} if features else {}),
         "indexes": torch.tensor([sample.index for sample in samples]),
         "answer_starts": torch.tensor([sample.answer_start for sample in samples]),
         "lengths": torch.tensor([len(sample.token_ids) for sample in samples]),
@@ -108,6 +116,9 @@ def _pack(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
 
 def _unpack(tensors: dict[str, torch.Tensor]) -> list[Sample]:
     lengths, num_laws = tensors["lengths"].tolist(), tensors["num_laws"].tolist()
+    features: Sequence[torch.Tensor | None] = [None] * len(lengths)
+    if "features" in tensors:
+        features = torch.split(tensors["features"], [length - 1 for length in lengths])
     return [
         Sample(*parts)
         for parts in zip(
@@ -117,6 +128,7 @@ def _unpack(tensors: dict[str, torch.Tensor]) -> list[Sample]:
             torch.split(tensors["law_positions"], num_laws),
             torch.split(tensors["top_ids"].to(torch.int32), num_laws),
             torch.split(tensors["top_logprobs"], num_laws),
+            features,
             strict=True,
         )
     ]

@@ -39,7 +39,14 @@ class TrainingSettings(BaseSettings):
     threads: int = Field(0, ge=0, description="Threads on CPU; 0 is PyTorch's choice.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of everything random.")
     layers: str = Field(
-        "", description="Layers of the target that the draft begins with, such as 0,1,28,29; empty: two at each end."
+        "",
+        description="Layers of the target that the draft begins with, such as 0,1,28,29; empty: the last, or two at "
+        "each end for a draft that reads tokens alone.",
+    )
+    features: str = Field(
+        "",
+        description="Layers of the target, counted from 1, whose hidden states the draft reads, the last among them; "
+        "empty: one at five sixths of the depth, and the last; none: it reads tokens alone.",
     )
     draft_vocab_size: int = Field(8192, ge=2, description="Tokens that the draft can propose.")
     prompts: Path | None = Field(
@@ -58,6 +65,9 @@ class TrainingSettings(BaseSettings):
         le=1,
         description="From half of the run on, let the draft write this much text itself, relative to what the target "
         "wrote, and learn the target's law there (DistillSpec). More text of the target does as much: docs/drafts.md.",
+    )
+    steps: int = Field(
+        3, ge=1, le=16, description="Steps of drafting that a draft with features is trained to look ahead."
     )
     batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
     learning_rate: float = Field(5e-4, gt=0, description="Highest learning rate.")

@@ -41,7 +41,7 @@ class SharedText:
             with storage_errors(work):
                 of_run = json.loads((work / "run.json").read_text(encoding="utf-8"))
             differs = next((name for name in target_facts if of_run[name] != target_facts[name]), None)
-            facts = {name: of_run[name] for name in ("num_prompts", "max_answer_tokens")}
+            facts = {name: of_run[name] for name in ("num_prompts", "max_answer_tokens", "text_features")}
             facts["text_seed"] = of_run["seed"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{work / 'run.json'} is damaged; give another run with --data") from error

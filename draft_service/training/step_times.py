@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from draft_service.feature_runner import FeatureRunner
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 
@@ -30,7 +31,10 @@ def step_seconds(passes: Sequence[tuple[str, ModelRunner, int]], max_length: int
     for step in range(_WARM_UP_STEPS + _TIMED_STEPS):
         for name, runner, rows in passes:
             started = time.perf_counter()
-            logits = runner.forward([Work(caches[name], [0] * rows, num_logits=rows)])
+            work = Work(caches[name], [0] * rows, num_logits=rows)
+            if isinstance(runner, FeatureRunner):
+                work = runner.blank_step(caches[name], rows)
+            logits = runner.forward([work])
             # On a GPU the pass has ended only when its result is here.
             float(logits[0][0, 0])
             if step >= _WARM_UP_STEPS:

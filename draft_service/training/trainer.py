@@ -15,7 +15,7 @@ from safetensors.torch import save
 from transformers import PreTrainedModel
 
 from draft_service.trained_draft import own_tensors
-from draft_service.training.batches import BatchMaker
+from draft_service.training.batches import Batch, BatchMaker
 from draft_service.training.distillation import Closeness, distillation_loss, student_logits
 from draft_service.training.samples import Sample
 from draft_service.training.storage import write_whole
@@ -25,6 +25,7 @@ _WARM_UP_STEPS = 40
 _LOWEST_RATE = 0.05
 """Of the learning rate, at the end."""
 _GRADIENT_NORM = 1.0
+_STEP_WEIGHT = 0.8
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -41,7 +42,8 @@ class Progress:
     """By the number of the sample."""
     history: list[dict[str, float]] = field(default_factory=list)
     """One entry for each evaluation."""
-    best_agreement: float = -1.0
+    best_length: float = 0.0
+    """Mean acceptance length of the best student so far."""
 
 
 class Trainer:
@@ -52,6 +54,7 @@ class Trainer:
         draft_vocab: (draft_vocab_size,), int64.
         batch_maker: of the same draft vocabulary.
         dtype: arithmetic of the layers, float32 or bfloat16.
+        num_steps: steps of drafting that a student with features is trained on at once.
         learning_rate: the highest.
         seed: of the run.
         directory: of checkpoints.
@@ -64,6 +67,7 @@ class Trainer:
         batch_maker: BatchMaker,
         *,
         dtype: torch.dtype,
+        num_steps: int,
         learning_rate: float,
         seed: int,
         directory: Path,
@@ -73,6 +77,7 @@ class Trainer:
         self.progress = Progress()
         self._batch_maker = batch_maker
         self._dtype = dtype
+        self._num_steps = num_steps
         self._learning_rate = learning_rate
         self._seed = seed
         self._directory = directory
@@ -97,7 +102,7 @@ class Trainer:
             rate = self._learning_rate * self._rate_factor(share_done)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
-            loss = distillation_loss(student_logits(self.student, batch, self._dtype), batch)
+            loss = self._loss(batch)
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), _GRADIENT_NORM)
@@ -106,6 +111,13 @@ class Trainer:
             progress.visited_tokens += batch.num_laws
             losses.append(float(loss.detach()))
         return sum(losses) / len(losses)
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        """Mean over the steps; a later one counts less, as fewer windows get there."""
+        steps = student_logits(self.student, batch, self._dtype, self._num_steps)
+        losses = [distillation_loss(logits, batch) for logits in steps]
+        weights = [_STEP_WEIGHT**step for step in range(len(losses))]
+        return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
 
     def note(self, closeness: Closeness) -> None:
         """Enter an evaluation into the history, and keep the student if it is the best so far.
@@ -116,8 +128,8 @@ class Trainer:
         progress = self.progress
         counters = {"seconds": round(progress.seconds, 1), "visited_tokens": progress.visited_tokens}
         progress.history.append({**counters, "steps": progress.steps, **asdict(closeness)})
-        if closeness.agreement > progress.best_agreement:
-            progress.best_agreement = closeness.agreement
+        if closeness.mean_acceptance_length > progress.best_length:
+            progress.best_length = closeness.mean_acceptance_length
             state = {name: tensor.contiguous() for name, tensor in own_tensors(self.student).items()}
             write_whole(self._best, save(state))
 

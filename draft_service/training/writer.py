@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from draft_service.training.conversation import Conversation
-from draft_service.training.samples import NUM_TOP, Sample
+from draft_service.training.samples import FAMILY, NUM_TOP, Sample
+from draft_service.training.tasks import task_about
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.noise import Stream, noise_key
@@ -19,7 +21,9 @@ from specdec.sampling.noise import Stream, noise_key
 TEMPERATURE = 0.9
 _MAX_TURN_TOKENS = 96
 _MAX_BATCH_ROWS = 2048
-_GREEDY_EVERY = 3
+_LONG_EVERY = 4
+_TIMES_LONGER = 2
+"""The first answer of every fourth family may be so much longer: users ask about long texts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +40,12 @@ class _Text:
     law_positions: list[int] = field(default_factory=list)
     top_ids: list[torch.Tensor] = field(default_factory=list)  # each (top,)
     top_logprobs: list[torch.Tensor] = field(default_factory=list)  # each (top,)
+    features: list[torch.Tensor] = field(default_factory=list)  # each (rows, states, hidden_size)
 
     @property
     def temperature(self) -> float:
-        """Of every third answer 0: what is decoded greedily reads differently, and drafts must know it too."""
-        is_greedy = self.answer_start is not None and self.index % _GREEDY_EVERY == _GREEDY_EVERY - 1
+        """Of every other answer 0: what is decoded greedily reads differently, and drafts must know it too."""
+        is_greedy = self.answer_start is not None and (self.index + self.index // FAMILY) % 2
         return 0.0 if is_greedy else TEMPERATURE
 
     def finish(self) -> Sample:
@@ -51,21 +56,26 @@ class _Text:
             law_positions=torch.tensor(self.law_positions, dtype=torch.int32),
             top_ids=torch.stack(self.top_ids),
             top_logprobs=torch.stack(self.top_logprobs),
+            features=torch.cat(self.features) if self.features else None,
         )
 
 
 class Writer:
     """Writes texts, many at the same time. A text depends on its number and the seed, not on its neighbours.
 
+    Texts come in families of three, one after the other. The first answers what the target itself asks as a user. The
+    second answers a task about that. The third answers a task about both, or one of the given prompts.
+
     Args:
         runner: runs the target.
         conversation: the frame of a user's turn.
         stop_token_ids: end a turn.
-        prompts: whole prompts to answer, by every other text; empty: the target invents all of them.
+        prompts: whole prompts to answer, by the third text of every family; may be empty.
         seed: of the run.
         num_sequences: texts at the same time.
         max_answer_tokens: longest answer.
         max_length: longest text, frame included.
+        feature_states: hidden states to keep of every text, watched by the runner; empty: none.
     """
 
     def __init__(
@@ -79,8 +89,10 @@ class Writer:
         num_sequences: int,
         max_answer_tokens: int,
         max_length: int,
+        feature_states: tuple[int, ...] = (),
     ) -> None:
         self._runner = runner
+        self._feature_states = feature_states
         self._conversation = conversation
         self._stop_token_ids = frozenset(stop_token_ids)
         self._prompts = prompts
@@ -89,44 +101,94 @@ class Writer:
         self._max_answer_tokens = max_answer_tokens
         self._max_length = max_length
         self._opening_cache = SequenceCache()
+        self._opening_features: torch.Tensor | None = None
 
-    def samples(self, known: Container[int]) -> Iterator[Sample]:
-        """Texts as they get finished, without end; those whose number is `known` are not written again."""
-        texts: list[_Text] = []
-        next_index = 0
+    def samples(self, known: Mapping[int, Sample]) -> Iterator[Sample]:
+        """Texts as they get finished, without end.
+
+        Args:
+            known: texts by their numbers, which are not written again.
+        """
+        written: dict[int, Sample] = {}
+        families = (self._family(family, known, written) for family in itertools.count())
+        running: list[tuple[_Text, Iterator[_Text]]] = []
         while True:
-            while len(texts) < self._num_sequences:
-                if next_index not in known:
-                    texts.append(self._begin(next_index))
-                next_index += 1
-            self._advance(texts)
-            done = [text for text in texts if self._is_done(text)]
-            texts = [text for text in texts if not self._is_done(text)]
-            for text in done:
-                yield text.finish()
+            while len(running) < self._num_sequences:
+                family = next(families)
+                running.extend((text, family) for text in itertools.islice(family, 1))
+            self._advance([text for text, _ in running])
+            done = [entry for entry in running if self._is_done(entry[0])]
+            running = [entry for entry in running if not self._is_done(entry[0])]
+            for text, family in done:
+                written[text.index] = text.finish()
+                yield written[text.index]
+                running.extend((text, family) for text in itertools.islice(family, 1))
 
-    def _begin(self, index: int) -> _Text:
-        seed = noise_key(self._seed, index, Stream.TARGET)
+    def _family(self, family: int, known: Mapping[int, Sample], written: dict[int, Sample]) -> Iterator[_Text]:
+        """The texts of a family that are not known; each begins when the one before is in `written`."""
+        elders: list[Sample] = []
+        for index in range(FAMILY * family, FAMILY * (family + 1)):
+            if index not in known:
+                yield self._begin(index, elders)
+            elders.append(known[index] if index in known else written.pop(index))
+
+    def _begin(self, index: int, elders: Sequence[Sample]) -> _Text:
+        if self._prompts and len(elders) == FAMILY - 1:
+            return self._answering(index, self._prompts[index // FAMILY % len(self._prompts)])
+        if elders and self._conversation.turn_end:
+            return self._answering(index, self._task(index, elders))
+        return self._inventing(index)
+
+    def _answering(self, index: int, prompt: Sequence[int]) -> _Text:
+        cut = prompt[-self._max_length // 2 :]
+        return _Text(index, self._text_seed(index), list(cut), len(cut), self._answer_end(index, len(cut)))
+
+    def _task(self, index: int, elders: Sequence[Sample]) -> tuple[int, ...]:
+        first, stops = elders[0].token_ids.tolist(), self._stop_token_ids
+        conversation = self._conversation
+        turn = first[len(conversation.opening) : elders[0].answer_start - len(conversation.turn_end)]
+        answers = [
+            [token for token in elder.token_ids[elder.answer_start :].tolist() if token not in stops]
+            for elder in elders
+        ]
+        decode = conversation.tokenizer.decode
+        return conversation.prompt(
+            task_about(decode(turn).strip(), [decode(answer).strip() for answer in answers], self._text_seed(index))
+        )
+
+    def _inventing(self, index: int) -> _Text:
         opening = self._conversation.opening
-        if self._prompts and index % 2:
-            prompt = self._prompts[index // 2 % len(self._prompts)][-self._max_length // 2 :]
-            return _Text(index, seed, list(prompt), len(prompt), self._answer_end(len(prompt)))
         is_plain = not self._conversation.turn_end
         text = _Text(
             index,
-            seed,
+            self._text_seed(index),
             list(opening),
             len(opening) if is_plain else None,
-            self._answer_end(len(opening)) if is_plain else min(len(opening) + _MAX_TURN_TOKENS, self._max_length // 2),
+            self._answer_end(index, len(opening))
+            if is_plain
+            else min(len(opening) + _MAX_TURN_TOKENS, self._max_length // 2),
         )
         if len(opening) > 1:
             if not self._opening_cache.length:
-                self._runner.forward([Work(self._opening_cache, opening[:-1], num_logits=0)])
+                work = self._work(self._opening_cache, opening[:-1], 0)
+                self._runner.forward([work])
+                self._opening_features = work.features
             text.cache.copy_prefix(self._opening_cache, len(opening) - 1)
+            if self._opening_features is not None:
+                text.features.append(self._opening_features.cpu())
         return text
 
-    def _answer_end(self, answer_start: int) -> int:
-        return min(answer_start + self._max_answer_tokens, self._max_length)
+    def _text_seed(self, index: int) -> int:
+        return noise_key(self._seed, index, Stream.TARGET)
+
+    def _work(self, cache: SequenceCache, token_ids: Sequence[int], num_logits: int) -> Work:
+        num_features = len(token_ids) if self._feature_states else 0
+        return Work(cache, token_ids, num_logits, num_features=num_features, feature_states=self._feature_states)
+
+    def _answer_end(self, index: int, answer_start: int) -> int:
+        is_long = index % (FAMILY * _LONG_EVERY) == 0
+        longest = self._max_answer_tokens * (_TIMES_LONGER if is_long else 1)
+        return min(answer_start + longest, self._max_length)
 
     def _is_done(self, text: _Text) -> bool:
         if text.answer_start is None or len(text.token_ids) <= text.answer_start:
@@ -135,7 +197,7 @@ class Writer:
 
     def _advance(self, texts: Sequence[_Text]) -> None:
         """One forward pass, and a token for every text whose tokens have all been run by it."""
-        batch, ready = [], []
+        batch, run, ready = [], [], []
         room = _MAX_BATCH_ROWS
         for text in sorted(texts, key=lambda text: len(text.token_ids) - text.cache.length):
             pending = text.token_ids[text.cache.length :][:room]
@@ -143,10 +205,15 @@ class Writer:
                 break
             room -= len(pending)
             is_last = text.cache.length + len(pending) == len(text.token_ids)
-            batch.append(Work(text.cache, pending, num_logits=int(is_last)))
+            batch.append(self._work(text.cache, pending, int(is_last)))
+            run.append(text)
             if is_last:
                 ready.append(text)
         logits = torch.cat(self._runner.forward(batch))  # (ready, vocab_size)
+        for text, work in zip(run, batch, strict=True):
+            if work.features is not None:
+                # A copy: it is a part of the features of all.
+                text.features.append(work.features.to("cpu", copy=True))
         if ready:
             self._continue(ready, logits)
 
@@ -171,7 +238,7 @@ class Writer:
             return
         text.token_ids.extend(self._conversation.turn_end)
         text.answer_start = len(text.token_ids)
-        text.max_length = self._answer_end(text.answer_start)
+        text.max_length = self._answer_end(text.index, text.answer_start)
 
     def _sample(self, texts: Sequence[_Text], logits: torch.Tensor, top: torch.return_types.topk) -> list[int]:
         """One token for each text, by inversion of its law: first the top tokens, then the others by their ids.

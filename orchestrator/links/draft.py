@@ -35,7 +35,24 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
             return f"the draft has tokenizer {draft.tokenizer_hash!r} and the target {target.tokenizer_hash!r}"
         if draft.vocab_size and draft.vocab_size != target.vocab_size:
             return f"the draft has a vocabulary of {draft.vocab_size} and the target one of {target.vocab_size}"
+        if draft.feature_states and draft.feature_states[-1] > target.num_hidden_states:
+            return (
+                f"the draft reads hidden state {draft.feature_states[-1]} and the target gives "
+                f"{target.num_hidden_states or 'none'}"
+            )
+        if draft.feature_states and draft.hidden_size != target.hidden_size:
+            return f"the draft reads hidden states of {draft.hidden_size} and the target has {target.hidden_size}"
         return ""
+
+    @property
+    def feature_states(self) -> tuple[int, ...]:
+        """Hidden states of the target that the drafter reads; empty if it cannot work with the target."""
+        return tuple(self.model_info.feature_states) if self.model_info is not None and not self.mismatch else ()
+
+    @property
+    def max_feature_tokens(self) -> int:
+        """Of how many tokens the drafter takes features at once."""
+        return self.model_info.max_feature_tokens if self.model_info is not None else 0
 
     def suits(self, acceptance_rule: model_pb2.AcceptanceRule.ValueType) -> bool:
         """The drafter works with the target and can draft for this rule."""
@@ -110,6 +127,7 @@ class DraftSequence:
         checksum: int,
         num_draft_tokens: int,
         trace_context: model_pb2.TraceContext | None = None,
+        features: bytes = b"",
     ) -> None:
         """Tell the outcome of a round and ask for the next proposal; does not wait.
 
@@ -121,6 +139,7 @@ class DraftSequence:
             checksum: of the committed prefix with the outcome.
             num_draft_tokens: tokens to propose; 0: none.
             trace_context: trace to put the work under.
+            features: of the outcome's verdict.
 
         Raises:
             LinkLost: the stream broke.
@@ -137,6 +156,7 @@ class DraftSequence:
             checksum=checksum,
             num_draft_tokens=num_draft_tokens,
             trace_context=trace_context,
+            features=features,
         )
         self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=message))
 

@@ -22,6 +22,10 @@ class Opening:
     """Largest committed length it may reach."""
     tenant: bytes = b""
     """See `tenant_key`; for the draft service."""
+    feature_states: tuple[int, ...] = ()
+    """Hidden states of the target that the drafter reads; for the target."""
+    max_feature_tokens: int = 0
+    """Of how many tokens the drafter takes them at once."""
 
     @property
     def cache_salt(self) -> bytes:

@@ -66,6 +66,8 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
             round=round_index,
             trace_context=trace_context,
             cache_salt=opening.cache_salt,
+            feature_states=opening.feature_states,
+            max_feature_tokens=opening.max_feature_tokens,
         )
         self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
         return TargetSequence(self, mailbox)

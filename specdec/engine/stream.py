@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
+
+from google.protobuf.message import Message as ProtobufMessage
 
 from specdec.engine.connection import Connection
 from specdec.engine.thread import EngineThread
@@ -13,12 +15,14 @@ from specdec.errors import ResourceExhaustedError, UnavailableError
 
 Message = TypeVar("Message")
 Command = TypeVar("Command")
-Event = TypeVar("Event")
+Event = TypeVar("Event", bound=ProtobufMessage)
 
 _MAX_BACKLOG = 4096
 """Commands that may wait for the engine before streams are not read any further."""
 _MAX_UNREAD_EVENTS = 4096
 _MAX_EVENTS_A_MESSAGE = 256
+_MAX_MESSAGE_BYTES = 4 << 20
+"""A message is not made larger than gRPC's customary limit; one event may be."""
 
 
 class Arrival(NamedTuple, Generic[Command, Event]):
@@ -61,8 +65,8 @@ async def run_stream(
     try:
         with thread.watched(connection.close_soon):
             while events := await connection.next_events():
-                for start in range(0, len(events), _MAX_EVENTS_A_MESSAGE):
-                    yield events[start : start + _MAX_EVENTS_A_MESSAGE]
+                for part in _parts(events):
+                    yield part
         if thread.failure is not None:
             raise UnavailableError("the engine of this service has failed; use another replica")
         if connection.is_overrun:
@@ -71,3 +75,17 @@ async def run_stream(
         thread.submit(Arrival(connection, None, time.perf_counter()))
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)  # a broken stream is no news: its sequences go with it
+
+
+def _parts(events: list[Event]) -> Iterator[list[Event]]:
+    """Events for one message each."""
+    part: list[Event] = []
+    num_bytes = 0
+    for event in events:
+        size = event.ByteSize()
+        if part and (len(part) == _MAX_EVENTS_A_MESSAGE or num_bytes + size > _MAX_MESSAGE_BYTES):
+            yield part
+            part, num_bytes = [], 0
+        part.append(event)
+        num_bytes += size
+    yield part

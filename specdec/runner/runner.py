@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec.runner.attention import RaggedBatch, Segment, row_depths
 from specdec.runner.cache import SequenceCache
+from specdec.runner.hidden_states import HiddenStates
 
 
 @dataclass(slots=True)
@@ -22,6 +23,12 @@ class Work:
     """How many of the last rows need logits; 0 for a prefill chunk that is not the last."""
     parents: list[int] | None = None
     """See `Segment.parents`."""
+    num_features: int = 0
+    """How many of the last rows need features."""
+    feature_states: tuple[int, ...] = ()
+    """Hidden states that they are made of, all watched."""
+    features: torch.Tensor | None = field(default=None, init=False)
+    """Of those rows, once they are run; (num_features, states, hidden_size), float16, on the model's device."""
 
 
 class ModelRunner:
@@ -30,11 +37,13 @@ class ModelRunner:
     Args:
         model: loaded with `attn_implementation=ATTENTION_NAME`.
         vocab_size: true size of the vocabulary; padding rows of the checkpoint are cut off the logits.
+        hidden_states: of the model, which features are made of; None: no work may ask for them.
     """
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+    def __init__(self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None) -> None:
         self._model = model
         self._vocab_size = vocab_size
+        self._hidden_states = hidden_states
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
@@ -67,7 +76,7 @@ class ModelRunner:
             wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
             segments.append(Segment(work.cache, num_rows, work.parents))
         output = self._model(
-            input_ids=torch.tensor([token_ids], device=device),
+            **self._inputs(torch.tensor([token_ids], device=device), batch),
             position_ids=torch.tensor([positions], device=device),
             use_cache=False,
             ragged_batch=RaggedBatch(segments, device),
@@ -76,4 +85,27 @@ class ModelRunner:
         logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:
             work.cache.length += len(work.token_ids)
+        if self._hidden_states is not None:
+            _give_features(batch, self._hidden_states)
         return list(logits.split([work.num_logits for work in batch]))
+
+    def _inputs(self, token_ids: torch.Tensor, batch: Sequence[Work]) -> dict[str, torch.Tensor]:
+        """What the model reads of the rows of a batch; `token_ids` is (1, rows)."""
+        return {"input_ids": token_ids}
+
+
+def _give_features(batch: Sequence[Work], hidden_states: HiddenStates) -> None:
+    """Put features into the work that needs them: one read for all that need the same states."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    works: dict[tuple[int, ...], list[Work]] = {}
+    end = 0
+    for work in batch:
+        end += len(work.token_ids)
+        if work.num_features:
+            rows.setdefault(work.feature_states, []).extend(range(end - work.num_features, end))
+            works.setdefault(work.feature_states, []).append(work)
+    for numbers, of_numbers in works.items():
+        parts = torch.split(hidden_states.read(numbers, rows[numbers]), [each.num_features for each in of_numbers])
+        for work, features in zip(of_numbers, parts, strict=True):
+            work.features = features
+    hidden_states.drop()

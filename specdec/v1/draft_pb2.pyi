@@ -240,6 +240,7 @@ class DraftCommit(_message.Message):
     CHECKSUM_FIELD_NUMBER: _builtins.int
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -256,6 +257,8 @@ class DraftCommit(_message.Message):
     """CRC-32 of the committed prefix (all ids as little-endian 32-bit words). A mismatch is FAILED_PRECONDITION."""
     num_draft_tokens: _builtins.int
     """Tokens to propose now. 0: none; the service only takes note."""
+    features: _builtins.bytes
+    """The verdict's features, as they came. Tokens without features are drafted from all the same, not as well."""
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
@@ -272,10 +275,11 @@ class DraftCommit(_message.Message):
         checksum: _builtins.int = ...,
         num_draft_tokens: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
+        features: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,6 +65,10 @@ class ModelInfo(_message.Message):
     DEVICE_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FORWARD_COSTS_FIELD_NUMBER: _builtins.int
+    HIDDEN_SIZE_FIELD_NUMBER: _builtins.int
+    NUM_HIDDEN_STATES_FIELD_NUMBER: _builtins.int
+    FEATURE_STATES_FIELD_NUMBER: _builtins.int
+    MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol; peers with different versions refuse each other."""
     model_id: _builtins.str
@@ -87,6 +91,12 @@ class ModelInfo(_message.Message):
     """
     device: _builtins.str
     """Device the model runs on, such as "cpu" or "cuda:0". Empty: no model."""
+    hidden_size: _builtins.int
+    """Elements of one hidden state. 0: no model, or its layers cannot be found."""
+    num_hidden_states: _builtins.int
+    """Target: how many hidden states it can give as features, one for each layer. 0: none."""
+    max_feature_tokens: _builtins.int
+    """Draft: how many features, of the last committed tokens, it takes at once."""
     @_builtins.property
     def acceptance_rules(self) -> _containers.RepeatedScalarFieldContainer[Global___AcceptanceRule.ValueType]:
         """Acceptance rules served. A draft service lists the rules it can draft for."""
@@ -98,6 +108,12 @@ class ModelInfo(_message.Message):
     @_builtins.property
     def forward_costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardCost]:
         """What a forward pass costs, measured when the service started; rows increase. Empty: not measured."""
+
+    @_builtins.property
+    def feature_states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Draft: the hidden states of the target that it reads, increasing; 1 is behind the first layer. Empty: it reads tokens
+        alone.
+        """
 
     def __init__(
         self,
@@ -114,10 +130,14 @@ class ModelInfo(_message.Message):
         device: _builtins.str = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         forward_costs: _abc.Iterable[Global___ForwardCost] | None = ...,
+        hidden_size: _builtins.int = ...,
+        num_hidden_states: _builtins.int = ...,
+        feature_states: _abc.Iterable[_builtins.int] | None = ...,
+        max_feature_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "forward_costs", b"forward_costs", "max_context_length", b"max_context_length", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "feature_states", b"feature_states", "forward_costs", b"forward_costs", "hidden_size", b"hidden_size", "max_context_length", b"max_context_length", "max_feature_tokens", b"max_feature_tokens", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "num_hidden_states", b"num_hidden_states", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -237,6 +237,8 @@ class TargetOpen(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    FEATURE_STATES_FIELD_NUMBER: _builtins.int
+    MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -251,6 +253,8 @@ class TargetOpen(_message.Message):
     """Prefixes are shared in the cache only among sequences with the same salt, so that nobody can find out by timing whose
     prompts were seen. At most 64 bytes; empty: shared with all others that have none.
     """
+    max_feature_tokens: _builtins.int
+    """Most features that the first verdict carries. Read only with feature_states."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -262,6 +266,10 @@ class TargetOpen(_message.Message):
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
+
+    @_builtins.property
+    def feature_states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Hidden states that verdicts are to carry as features, increasing; 1 is behind the first layer. Empty: none."""
 
     def __init__(
         self,
@@ -275,10 +283,12 @@ class TargetOpen(_message.Message):
         round: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
         cache_salt: _builtins.bytes = ...,
+        feature_states: _abc.Iterable[_builtins.int] | None = ...,
+        max_feature_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "cache_salt", b"cache_salt", "epoch", b"epoch", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "cache_salt", b"cache_salt", "epoch", b"epoch", "feature_states", b"feature_states", "max_feature_tokens", b"max_feature_tokens", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -475,6 +485,7 @@ class Verdict(_message.Message):
     COMMITTED_LENGTH_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Committed length that was judged from."""
     num_judged_tokens: _builtins.int
@@ -485,6 +496,11 @@ class Verdict(_message.Message):
     """Whether it is a recovered or a bonus token."""
     committed_length: _builtins.int
     """New committed length; equal to base_length + accepted + 1."""
+    features: _builtins.bytes
+    """Features of committed tokens that were run for this verdict: the last max_feature_tokens of an open, the last committed
+    one and the accepted ones of a window; the last is of the token before next_token_id. For each token, each of the hidden
+    states asked for, scaled to a root mean square of 1, in little-endian float16. Empty unless asked for.
+    """
     @_builtins.property
     def accepted_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices of the accepted nodes, from the root down. For a chain: 0 .. n-1."""
@@ -508,10 +524,11 @@ class Verdict(_message.Message):
         committed_length: _builtins.int = ...,
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         timings: _model_pb2.Timings | None = ...,
+        features: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "committed_length", b"committed_length", "logprobs", b"logprobs", "next_token_id", b"next_token_id", "next_token_kind", b"next_token_kind", "num_judged_tokens", b"num_judged_tokens", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "committed_length", b"committed_length", "features", b"features", "logprobs", b"logprobs", "next_token_id", b"next_token_id", "next_token_kind", b"next_token_kind", "num_judged_tokens", b"num_judged_tokens", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

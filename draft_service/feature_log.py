@@ -1,0 +1,81 @@
+"""The target's features of a sequence's last tokens, as they came with its commits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from specdec.errors import InvalidArgumentError
+from specdec.features import feature_bytes
+
+
+class FeatureLog:
+    """Features by the position of their token. There may be gaps: a target does not run what it has in its cache.
+
+    Args:
+        num_states: hidden states that make up the features of a token.
+        hidden_size: elements of each.
+        max_tokens: of how many tokens they are kept, the last ones.
+    """
+
+    def __init__(self, num_states: int, hidden_size: int, max_tokens: int) -> None:
+        self._shape = (num_states, hidden_size)
+        self._max_tokens = max_tokens
+        self._parts: deque[tuple[int, torch.Tensor]] = deque()  # first position; (tokens, states, hidden_size), float16
+        self._num_tokens = 0
+
+    def read(self, data: bytes) -> torch.Tensor:
+        """Features from the wire; (tokens, states, hidden_size), float16.
+
+        Raises:
+            InvalidArgumentError: they are not whole tokens, more than are taken at once, or not all finite numbers.
+        """
+        size = feature_bytes(*self._shape)
+        if len(data) % size or len(data) > size * self._max_tokens:
+            raise InvalidArgumentError(
+                f"features have {len(data)} bytes; a token has {size}, and at most {self._max_tokens} tokens are taken"
+            )
+        if not data:
+            return torch.empty((0, *self._shape), dtype=torch.float16)
+        features = torch.frombuffer(bytearray(data), dtype=torch.float16).view(-1, *self._shape)
+        if not bool(torch.isfinite(features).all()):
+            raise InvalidArgumentError("features are not all finite numbers")
+        return features
+
+    def add(self, features: torch.Tensor, end: int) -> None:
+        """Take features over.
+
+        Args:
+            features: from `read`.
+            end: position behind the last of their tokens.
+        """
+        features = features[max(0, len(features) - end) :]
+        if not len(features):
+            return
+        self._parts.append((end - len(features), features))
+        self._num_tokens += len(features)
+        while self._num_tokens > self._max_tokens and len(self._parts) > 1:
+            self._num_tokens -= len(self._parts.popleft()[1])
+
+    def before(self, first_row: int, num_rows: int) -> tuple[torch.Tensor, bool]:
+        """For each row, the features of the position before it.
+
+        Args:
+            first_row: position of the first row.
+            num_rows: how many rows.
+
+        Returns:
+            (num_rows, states, hidden_size), float16, zeros where there are none; and whether there are all that there
+            can be: nothing stands before the first token of a text.
+        """
+        found = torch.zeros((num_rows, *self._shape), dtype=torch.float16)
+        missing = set(range(max(1, first_row), first_row + num_rows))
+        for start, part in reversed(self._parts):
+            if not missing or start + len(part) <= min(missing) - 1:
+                break
+            low, high = max(start, first_row - 1), min(start + len(part), first_row + num_rows - 1)
+            if low < high:
+                found[low + 1 - first_row : high + 1 - first_row] = part[low - start : high - start]
+                missing.difference_update(range(low + 1, high + 1))
+        return found, not missing
