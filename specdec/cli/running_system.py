@@ -20,6 +20,8 @@ _NUM_PINGS = 15
 _TIMEOUT_SECONDS = 10.0
 _MAX_MESSAGE_BYTES = 1 << 20
 _GENERATION_TIMEOUT_SECONDS = 300.0
+_OUTLIERS = 0.02
+"""Share of the longest times, and of the shortest, that are left out of a mean."""
 _PROMPTS = (
     "Why is the sky blue?",
     "Write a Python function that adds two numbers, then one that subtracts and one that multiplies.",
@@ -27,7 +29,7 @@ _PROMPTS = (
 )
 _NEW_TOKENS = 48
 _WINDOW_SIZES = (0, 1, 2, 4, 8)
-_FEWEST_JUDGED = 8
+_FEWEST_JUDGED = 30
 """A position that was judged less often says too little."""
 
 
@@ -204,12 +206,12 @@ class _Counts:
 
 
 def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str) -> Figures:
-    """Medians over reported rounds, prefills left out.
+    """Means over reported rounds: what is late now and then counts for the rate, so medians would promise too much.
 
     The network is what the services do not account for of the waits, and so holds the time of messages too.
 
     Args:
-        rounds: of requests with several K.
+        rounds: of requests with several K, without prefills.
         source: for the notes.
     """
     passes: defaultdict[int, list[float]] = defaultdict(list)
@@ -241,4 +243,6 @@ def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str)
 
 
 def _seconds(microseconds: Sequence[float]) -> float:
-    return statistics.median(microseconds) / 1e6
+    """Mean, in seconds, without a few at either end."""
+    left_out = round(_OUTLIERS * len(microseconds))
+    return statistics.fmean(sorted(microseconds)[left_out : len(microseconds) - left_out]) / 1e6
