@@ -75,6 +75,9 @@ def plan(
     kv_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens that the target's key-value memory holds; default: enough.")
     ] = None,
+    num_targets: Annotated[
+        int, typer.Option("--targets", min=1, help="Targets that share the draft devices; figures are for one of them.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     plot: Annotated[Path | None, typer.Option(help="PNG for curves; needs matplotlib.")] = None,
 ) -> None:
@@ -141,6 +144,7 @@ def plan(
         max_draft_tokens=max_draft_tokens,
         max_sequences=max_sequences,
         kv_tokens=kv_tokens,
+        num_targets=num_targets,
     )
     if as_json:
         typer.echo(json.dumps(made.to_json() | {"notes": list(figures.notes)}, indent=2))

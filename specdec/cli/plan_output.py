@@ -89,7 +89,7 @@ def _offer(offer: Offer | None) -> tuple[str, ...]:
     return (
         str(offer.num_draft_tokens),
         str(offer.num_clients),
-        str(offer.num_drafts),
+        f"{offer.drafts_per_target:.3g}",
         f"{offer.tokens_per_second:,.0f}",
         _ms(offer.tpot_seconds),
         f"{offer.busy_share:.0%}",

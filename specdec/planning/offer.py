@@ -43,8 +43,8 @@ class Offer:
     num_draft_tokens: int
     """K."""
     num_clients: int
-    num_drafts: int
-    """Draft devices for this one target."""
+    drafts_per_target: float
+    """Draft devices; a part of one where several targets share it."""
     tokens_per_second: float
     """Of all clients, while they decode."""
     tpot_seconds: float
@@ -66,6 +66,8 @@ class Demand:
     """Most clients of one target, whatever the times say."""
     kv_tokens: int | None
     """Tokens that the target's memory holds; None: enough."""
+    num_targets: int = 1
+    """Targets that share the draft devices."""
 
     @property
     def limit(self) -> int:
@@ -120,9 +122,12 @@ class Offers:
         tpot = self.demand.goal.longest_tpot(self.demand.mix, costs.verify, costs.rtt_seconds)
         for k in range(1, self.max_draft_tokens + 1):
             for num_drafts in _NUM_DRAFTS:
-                found = list(self._offer("split", k, self._split_serving(pipeline, k, num_drafts), tpot, num_drafts))
+                serving = self._split_serving(pipeline, k, num_drafts)
+                found = list(self._offer("split", k, serving, tpot, num_drafts / self.demand.num_targets))
                 yield from found
-                if costs.draft.is_constant or num_drafts >= (found[0].num_clients if found else self.demand.limit):
+                # One for each client is the most that can be of use.
+                most = self.demand.num_targets * (found[0].num_clients if found else self.demand.limit)
+                if costs.draft.is_constant or num_drafts >= most:
                     break
 
     def _split_serving(self, pipeline: Pipeline, k: int, num_drafts: int) -> Serving:
@@ -131,7 +136,7 @@ class Offers:
 
         def away(num_clients: int, seconds: float) -> float:
             # At worst all clients of a drafter draft at once.
-            together = -(-num_clients // num_drafts)
+            together = -(-num_clients * self.demand.num_targets // num_drafts)
             drafting = k * costs.draft.seconds(together, together)
             network = costs.rtt_seconds + costs.overhead_seconds
             round_seconds = pipeline.round_seconds(RoundParts(drafting, seconds, network, costs.draft_rtt_seconds))
@@ -152,23 +157,23 @@ class Offers:
 
         return seconds
 
-    def _offer(self, way: Way, k: int, serving: Serving, tpot: float, num_drafts: int) -> Iterator[Offer]:
+    def _offer(self, way: Way, k: int, serving: Serving, tpot: float, drafts: float) -> Iterator[Offer]:
         """One, or none if the goal cannot be kept."""
         tokens = self.acceptance.expected_tokens(k)
         shift = serving.most_clients(tpot * tokens, self.demand.limit)
         if shift is not None:
-            yield self._of_shift(way, k, num_drafts, shift, tokens)
+            yield self._of_shift(way, k, drafts, shift, tokens)
 
-    def _of_shift(self, way: Way, k: int, num_drafts: int, shift: Shift, tokens: float) -> Offer:
+    def _of_shift(self, way: Way, k: int, drafts: float, shift: Shift, tokens: float) -> Offer:
         rate = shift.num_clients * tokens / shift.round_seconds
         per_hour = None
         if self.prices is not None:
-            per_hour = self.prices.target_per_hour + num_drafts * self.prices.draft_per_hour
+            per_hour = self.prices.target_per_hour + drafts * self.prices.draft_per_hour
         return Offer(
             way=way,
             num_draft_tokens=k,
             num_clients=shift.num_clients,
-            num_drafts=num_drafts,
+            drafts_per_target=drafts,
             tokens_per_second=rate,
             tpot_seconds=shift.round_seconds / tokens,
             pass_seconds=shift.pass_seconds,
@@ -183,7 +188,7 @@ class Offers:
         return min(
             offers,
             key=lambda offer: (
-                (-offer.num_clients, offer.num_drafts, -offer.tokens_per_second)
+                (-offer.num_clients, offer.drafts_per_target, -offer.tokens_per_second)
                 if offer.dollars_per_million_tokens is None
                 else (offer.dollars_per_million_tokens, 0, 0.0)
             ),

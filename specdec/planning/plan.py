@@ -67,6 +67,7 @@ class Plan:
                 "latency_goal": asdict(self.demand.goal),
                 "max_sequences": self.demand.max_sequences,
                 "kv_tokens": self.demand.kv_tokens,
+                "num_targets": self.demand.num_targets,
                 "prices": None if self.prices is None else asdict(self.prices),
             },
             "one_client": {
@@ -98,6 +99,7 @@ def plan(
     max_draft_tokens: int = MAX_DRAFT_TOKENS,
     max_sequences: int = MAX_SEQUENCES,
     kv_tokens: int | None = None,
+    num_targets: int = 1,
 ) -> Plan:
     """Predict one client's rate, a target's capacity and the price of tokens, and choose.
 
@@ -114,14 +116,15 @@ def plan(
         max_draft_tokens: largest K that is considered, at least 1.
         max_sequences: most clients of one target, at least 1.
         kv_tokens: tokens that the target's key-value memory holds; None: enough.
+        num_targets: how many targets share the draft devices, at least 1.
 
     Raises:
         ValueError: a number cannot be.
     """
-    if max_draft_tokens < 1 or max_sequences < 1:
-        raise ValueError("there is at least one draft token and one sequence to plan for")
+    if min(max_draft_tokens, max_sequences, num_targets) < 1:
+        raise ValueError("there is at least one draft token, one sequence and one target to plan for")
     hits = acceptance.rate(1) if hit_probability is None else hit_probability
-    demand = Demand(mix or RequestMix(), goal or LatencyGoal(tpot_seconds=0.05), max_sequences, kv_tokens)
+    demand = Demand(mix or RequestMix(), goal or LatencyGoal(tpot_seconds=0.05), max_sequences, kv_tokens, num_targets)
     offers = Offers(costs, acceptance, demand, prices, max_draft_tokens)
     modes = []
     for mode in PIPELINE_MODES:

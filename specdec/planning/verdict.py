@@ -52,23 +52,24 @@ def _price(offer: Offer) -> str:
 
 def _cause(chosen: Offer, others: Sequence[Offer]) -> str:
     by_way = {offer.way: offer for offer in others}
-    colocated, alone = by_way.get("co-located"), by_way.get("target-only")
-    if chosen.way == "split" and colocated is not None:
-        return (
-            f"the target writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, and "
-            f"{colocated.tokens_per_second:,.0f} for {colocated.num_clients} if it drafts as well, which is worth "
-            f"{chosen.num_drafts} draft device{'s' if chosen.num_drafts > 1 else ''}"
-        )
-    if chosen.way != "target-only" and alone is not None:
-        return (
-            f"with drafts the target writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, "
-            f"and without {alone.tokens_per_second:,.0f} for {alone.num_clients}"
-            + ("; draft devices would not pay for themselves" if chosen.way == "co-located" else "")
-        )
-    if chosen.way == "target-only" and others:
+    colocated, alone, split = by_way.get("co-located"), by_way.get("target-only"), by_way.get("split")
+    if not others:
+        return f"only {chosen.way} keeps the latency goal"
+    if chosen.way == "target-only":
         best = max(others, key=lambda offer: offer.tokens_per_second)
-        return (
-            f"the target alone writes {chosen.tokens_per_second:,.0f} tokens/s for {chosen.num_clients} clients, and "
-            f"drafts make that {best.tokens_per_second:,.0f} at most, which does not pay for what they add"
-        )
-    return f"only {chosen.way} keeps the latency goal"
+        return f"the target alone writes {_output(chosen)}, with drafts {_output(best)}, which does not pay for them"
+    if chosen.way == "split" and colocated is not None:
+        drafts = f"{chosen.drafts_per_target:.3g} draft device{'s' if chosen.drafts_per_target > 1 else ''} a target"
+        return f"the target writes {_output(chosen)}, and if it drafts as well {_output(colocated)}: worth {drafts}"
+    with_drafts = f"with drafts the target writes {_output(chosen)}"
+    without = "" if alone is None else f", without {_output(alone)}"
+    elsewhere = (
+        "" if split is None else f"; drafted elsewhere {_output(split)}, which does not pay for the draft devices"
+    )
+    return with_drafts + without + elsewhere
+
+
+def _output(offer: Offer) -> str:
+    return (
+        f"{offer.tokens_per_second:,.0f} tokens/s for {offer.num_clients} client{'s' if offer.num_clients > 1 else ''}"
+    )

@@ -87,7 +87,7 @@ async def test_an_orchestrator_is_sent_generations_whose_rounds_are_read(server:
     sizes = [request.num_draft_tokens for request in server.generation.requests[1:]]
     assert sizes == [size for size in (0, 1, 2, 4, 8) for _ in range(3)]
     assert all(request.sampling.temperature == 0 for request in server.generation.requests)
-    # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting; the second position is judged too rarely.
+    # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting; position 2 judged too rarely.
     assert figures.draft is not None
     assert figures.draft.seconds(1) == pytest.approx((0.0015 / 2 + 0.0015 / 3) / 2)
     assert figures.acceptance is not None

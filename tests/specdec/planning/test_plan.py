@@ -50,7 +50,7 @@ def test_capacity_and_price_by_hand() -> None:
     assert together.num_clients == 275
     # One group: 20 + 0.2 n + 7 <= 80.1. Two groups of n / 2: 2 * (20 + 0.1 n) <= 80.1, which is fewer.
     assert split.num_clients == 265
-    assert split.num_drafts == 1
+    assert split.drafts_per_target == 1
     assert split.busy_share == pytest.approx(73 / 80, rel=1e-3)
     assert split.dollars_per_hour == pytest.approx(3.96)
     assert split.tokens_per_second == pytest.approx(265 * 2 / 0.08, rel=1e-3)
@@ -104,7 +104,35 @@ def test_more_drafts_where_a_drafter_gets_slow_with_many_clients() -> None:
         goal=LatencyGoal(tpot_seconds=0.04), max_sequences=1000,
     )  # fmt: skip
     assert made.split.offer is not None
-    assert made.split.offer.num_drafts > 1
+    assert made.split.offer.drafts_per_target > 1
+
+
+def test_targets_share_drafts() -> None:
+    def split(num_targets: int) -> Offer:
+        made = plan(
+            COSTS, Acceptance((0.9,)), pipeline="off", prices=Prices(10.0, 1.0), mix=NO_PROMPTS, num_targets=num_targets
+        )
+        assert made.split.offer is not None
+        return made.split.offer
+
+    # Steps of this drafter take as long for many as for one.
+    assert split(4).drafts_per_target == 0.25
+    assert split(4).dollars_per_hour == pytest.approx(10.25)
+    assert split(4).num_clients == split(1).num_clients
+
+
+def test_targets_that_share_a_slow_drafter_do_not_get_it_for_nothing() -> None:
+    costs = replace(COSTS, draft=PassCosts([PassPoint(1, 0.001), PassPoint(101, 0.101)]))
+
+    def offer_of(num_targets: int) -> Offer:
+        made = plan(
+            costs, Acceptance((0.9,)), pipeline="off", prices=Prices(10.0, 0.1), mix=NO_PROMPTS,
+            goal=LatencyGoal(tpot_seconds=0.04), max_sequences=100, num_targets=num_targets,
+        )  # fmt: skip
+        assert made.split.offer is not None
+        return made.split.offer
+
+    assert offer_of(4).drafts_per_target == pytest.approx(offer_of(1).drafts_per_target, rel=0.3)
 
 
 def test_the_verdict_is_the_cheapest_and_says_why() -> None:
@@ -193,7 +221,7 @@ def test_the_json_says_all() -> None:
 
 
 def test_what_cannot_be() -> None:
-    for wrong in ({"max_draft_tokens": 0}, {"max_sequences": 0}, {"hit_probability": 2.0}):
+    for wrong in ({"max_draft_tokens": 0}, {"num_targets": 0}, {"max_sequences": 0}, {"hit_probability": 2.0}):
         with pytest.raises(ValueError, match=r"at least one|hit"):
             plan(COSTS, Acceptance((0.8,)), **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="goal"):
