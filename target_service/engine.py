@@ -212,7 +212,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         verdicts = []
         for share, work, rows in zip(shares, batch, logits, strict=True):
             if work.features is not None:
-                share.pending.features.append(work.features)
+                share.pending.take_features(work.features, work.cache.length - len(work.features))
             if share.pending.is_open or not share.finishes:
                 share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
             if share.finishes:

@@ -139,6 +139,19 @@ class PendingRound:
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
     features: list[torch.Tensor] = field(default_factory=list)  # each (tokens, states, hidden_size), float16
+    features_end: int = 0
+    """Position behind the last token that they are of."""
+
+    def take_features(self, features: torch.Tensor, first: int) -> None:
+        """Add features, of the tokens from a position on.
+
+        A prefill may lose its cache and begin again, or find its next blocks computed by another one. What does not end
+        where these begin is let go: a verdict's features are of tokens that follow each other.
+        """
+        if first != self.features_end:
+            self.features.clear()
+        self.features.append(features)
+        self.features_end = first + len(features)
 
     def num_features(self, num_rows: int, *, finishes: bool) -> int:
         """How many of the last of the next `num_rows` committed rows need features, those of the window besides.

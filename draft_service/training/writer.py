@@ -45,8 +45,8 @@ class _Text:
     @property
     def temperature(self) -> float:
         """Of every other answer 0: what is decoded greedily reads differently, and drafts must know it too."""
-        is_greedy = self.answer_start is not None and (self.index + self.index // FAMILY) % 2
-        return 0.0 if is_greedy else TEMPERATURE
+        # Families have an odd number of texts, so each place in them is greedy in every other family.
+        return 0.0 if self.answer_start is not None and self.index % 2 else TEMPERATURE
 
     def finish(self) -> Sample:
         return Sample(

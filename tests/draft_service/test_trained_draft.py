@@ -145,16 +145,17 @@ def test_only_a_directory_with_the_note_is_a_trained_draft(draft: Path, trained:
     assert not is_trained_draft("smollm2-135m-instruct")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 1}', '{"format": 1, "layers": [0], "more": 2}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 2}', '{"format": 2, "layers": [0], "more": 2}'])
 def test_a_damaged_note_is_refused(draft: Path, content: str) -> None:
     (draft / "draft.json").write_text(content)
     with pytest.raises(ModelError, match=r"draft.json cannot be read .* get an intact copy"):
         load(draft)
 
 
-def test_a_later_format_is_refused(draft: Path) -> None:
-    edit_json(draft / "draft.json", format=2)
-    with pytest.raises(ModelError, match="has format 2 and this version reads 1"):
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_refused(draft: Path, number: int) -> None:
+    edit_json(draft / "draft.json", format=number)
+    with pytest.raises(ModelError, match=f"has format {number} and this version reads 2; train the draft again"):
         load(draft)
 
 

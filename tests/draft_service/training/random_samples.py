@@ -9,9 +9,15 @@ from tests.tiny_models import TINY_VOCAB_SIZE
 
 
 def random_samples(
-    count: int, *, first_index: int = 0, top: int = 8, seed: int = 0, vocab_size: int = TINY_VOCAB_SIZE
+    count: int,
+    *,
+    first_index: int = 0,
+    top: int = 8,
+    seed: int = 0,
+    vocab_size: int = TINY_VOCAB_SIZE,
+    num_states: int = 0,
 ) -> list[Sample]:
-    """Texts of 6 to 20 tokens; the first 2 and one in the middle have no law."""
+    """Texts of 6 to 20 tokens; the first 2 and one in the middle have no law. Features of tiny models, or none."""
     generator = torch.Generator().manual_seed(seed)
     samples = []
     for index in range(first_index, first_index + count):
@@ -27,6 +33,7 @@ def random_samples(
                 law_positions=torch.tensor(positions, dtype=torch.int32),
                 top_ids=logprobs.indices.to(torch.int32),
                 top_logprobs=logprobs.values.to(torch.float16),
+                features=torch.randn((length - 1, num_states, 32), generator=generator).half() if num_states else None,
             )
         )
     return samples

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from draft_service.feature_input import NAME
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.student import make_student
@@ -37,13 +39,30 @@ def tied_llama(seed: int = 0) -> LlamaForCausalLM:
     return model
 
 
-def save_untrained_draft(target_directory: Path, target: PreTrainedModel) -> Path:
-    """A draft with both layers of a tiny target and every third token."""
+def lively_student(
+    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, num_states: int
+) -> PreTrainedModel:
+    """An untrained student with features, in which everything has a say: its layers do not add nothing."""
+    student = make_student(target, layers, draft_vocab, num_states)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in student.named_parameters():
+            if name.startswith(NAME) or not parameter.any():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return student
+
+
+def save_untrained_draft(target_directory: Path, target: PreTrainedModel, features: tuple[int, ...] = ()) -> Path:
+    """A draft with both layers of a tiny target and every third token; with features all layers have a say."""
     draft_vocab = torch.arange(0, target.config.vocab_size, 3)
-    student = make_student(target, (0, 1), draft_vocab)
+    student = (
+        lively_student(target, (0, 1), draft_vocab, len(features))
+        if features
+        else make_student(target, (0, 1), draft_vocab)
+    )
     files = tiny_tokenizer_files(target.config.vocab_size)
     embeddings = sha256_of(read_embeddings(target_directory, student))
-    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, (0, 1), 0)
+    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, (0, 1), features, 0)
     directory = target_directory / "draft"
     directory.mkdir()
     for name, content in draft_files(student, draft_vocab, origin).items():

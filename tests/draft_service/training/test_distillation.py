@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 import torch
 
 from draft_service.training.batches import Batch
@@ -28,7 +29,8 @@ def exact_batch(top: int = TINY_VOCAB_SIZE) -> Batch:
 def test_the_loss_is_least_where_the_laws_are_equal() -> None:
     batch = exact_batch()
     student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
-    logits = student_logits(student, batch, torch.float32).detach().requires_grad_()
+    (logits,) = student_logits(student, batch, torch.float32)
+    logits = logits.detach().requires_grad_()
     loss = distillation_loss(logits, batch)
     entropy = -(batch.logprobs.exp() * batch.logprobs).sum(-1).mean()
     assert math.isclose(float(loss.detach()), float(entropy), rel_tol=1e-5)
@@ -58,6 +60,7 @@ def test_the_target_itself_is_as_near_as_can_be() -> None:
     assert closeness.agreement == 1.0
     assert math.isclose(closeness.overlap, 1.0, rel_tol=1e-5)
     assert closeness.num_laws == 10
+    assert closeness.mean_acceptance_length == 5.0
 
 
 def test_measures_against_the_formulas() -> None:
@@ -65,7 +68,8 @@ def test_measures_against_the_formulas() -> None:
     student = make_student(TARGET, (0,), torch.arange(TINY_VOCAB_SIZE))
     closeness = measure(student, [batch], torch.float32)
     with torch.no_grad():
-        draft_probs = torch.softmax(student_logits(student, batch, torch.float32), -1)
+        (logits,) = student_logits(student, batch, torch.float32)
+    draft_probs = torch.softmax(logits, -1)
     agreeing = [int(draft_probs[row].argmax()) == int(batch.draft_ids[row, 0]) for row in range(5)]
     overlaps = [
         sum(
@@ -77,6 +81,9 @@ def test_measures_against_the_formulas() -> None:
     assert closeness.agreement == sum(agreeing) / 5
     assert math.isclose(closeness.overlap, sum(overlaps) / 5, rel_tol=1e-5)
     assert 0 < closeness.overlap < 1
+    # Its steps do not differ, as it reads tokens alone.
+    rate = closeness.agreement
+    assert closeness.mean_acceptance_length == pytest.approx(1 + rate + rate**2 + rate**3 + rate**4)
 
 
 def test_a_token_outside_the_draft_vocabulary_never_agrees() -> None:
@@ -90,7 +97,7 @@ def test_a_token_outside_the_draft_vocabulary_never_agrees() -> None:
 def test_bfloat16_is_near_float32() -> None:
     batch = exact_batch()
     student = make_student(TARGET, (0, 1), torch.arange(TINY_VOCAB_SIZE))
-    exact, near = (student_logits(student, batch, dtype) for dtype in (torch.float32, torch.bfloat16))
+    (exact,), (near,) = (student_logits(student, batch, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert near.dtype == torch.float32
     assert not torch.equal(exact, near)
     assert float((exact - near).detach().abs().mean()) < 0.02 * float(exact.detach().std())

@@ -7,12 +7,14 @@ import itertools
 import pytest
 import torch
 
-from draft_service.training.rounds import RoundCounts, draft_matches, write_answers
+from draft_service.training.rounds import Answer, RoundCounts, draft_matches, write_answers
+from specdec.models.loading import LoadedModel
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.params import SamplingParams
-from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_llama
+from specdec.v1 import model_pb2
+from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_llama, tiny_tokenizer_files
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 6, 7], [20, 21], list(range(40, 60)), [9]]
@@ -32,7 +34,7 @@ def choice(model: ModelRunner, text: list[int], prompt_length: int, params: Samp
 
 
 def answers(params: SamplingParams, num_sequences: int = 3, max_length: int = 200) -> list[list[int]]:
-    return write_answers(
+    found = write_answers(
         runner(),
         PROMPTS,
         params,
@@ -41,6 +43,7 @@ def answers(params: SamplingParams, num_sequences: int = 3, max_length: int = 20
         device=CPU,
         num_sequences=num_sequences,
     )
+    return [answer.token_ids for answer in found]
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
@@ -70,11 +73,12 @@ def test_replayed_rounds_are_those_that_are_run(params: SamplingParams, num_draf
         for parameter in draft_model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
     draft = ModelRunner(draft_model, TINY_VOCAB_SIZE)
+    loaded = LoadedModel(draft_model, model_pb2.ModelInfo(vocab_size=TINY_VOCAB_SIZE), tiny_tokenizer_files())
     replayed = RoundCounts(num_draft_tokens)
     rounds = accepted_in_all = 0
     for prompt, answer in zip(PROMPTS, answers(params), strict=True):
-        replayed.replay(draft_matches(draft, prompt, answer, params, CPU))
-        text = list(prompt)
+        replayed.replay(draft_matches(loaded, prompt, Answer(answer), params, num_draft_tokens))
+        text = [*prompt, answer[0]]
         while len(text) < len(prompt) + len(answer):
             window: list[int] = []
             for _ in range(num_draft_tokens):
@@ -96,8 +100,9 @@ def test_counts_against_every_short_text() -> None:
     for length in range(1, 7):
         for matches in itertools.product([False, True], repeat=length):
             counts = RoundCounts(2)
-            counts.replay(matches)
-            text = "".join("x" if match else "." for match in matches)
+            counts.replay([[match] for match in matches])
+            # The first token is the prefill's.
+            text = "".join("x" if match else "." for match in matches[1:])
             windows = []
             while text:
                 taken = len(text[:2]) - len(text[:2].lstrip("x"))
@@ -106,7 +111,16 @@ def test_counts_against_every_short_text() -> None:
             assert counts.rounds == len(windows)
             assert counts.accepted == sum(windows) == sum(counts.accepted_at)
             assert counts.accepted_at == [sum(taken >= place for taken in windows) for place in (1, 2)]
-            assert counts.mean_acceptance_length == 1 + sum(windows) / len(windows)
+            assert counts.mean_acceptance_length == (1 + sum(windows) / len(windows) if windows else 1)
+
+
+def test_each_place_of_a_window_has_its_own_match() -> None:
+    counts = RoundCounts(3)
+    yes, no = True, False
+    # Windows: of tokens 1 to 3 (right, right, wrong), and of the last two, where the second is asked as a second.
+    counts.replay([[no, no], [yes, no], [no, yes], [yes, no], [yes, no], [no, yes]])
+    assert (counts.rounds, counts.drafted, counts.accepted) == (2, 5, 4)
+    assert counts.accepted_at == [2, 2, 0]
 
 
 def test_no_rounds_are_no_error() -> None:

@@ -6,9 +6,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, PreTrainedModel
 
+from draft_service.feature_input import NAME, FeatureInput
 from draft_service.trained_draft import own_tensors
-from draft_service.training.student import choose_layers, make_student, student_config
+from draft_service.training.student import choose_features, choose_layers, make_student, student_config
+from draft_service.training.unrolled import Unrolled
 from specdec.models.errors import ModelError
+from specdec.runner.hidden_states import layer_list
 from tests.draft_service.training.running import tied_llama
 from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, plain_logits, tiny_model
 from tests.tiny_models import tiny_llama, tiny_llama_config
@@ -76,13 +79,56 @@ def test_what_the_config_lists_by_layer_is_cut() -> None:
     ],
 )
 def test_layers(setting: str, num_layers: int, expected: tuple[int, ...]) -> None:
-    assert choose_layers(setting, num_layers) == expected
+    assert choose_layers(setting, num_layers, with_features=False) == expected
+    # A student with features begins with the last, unless others are named.
+    is_named = bool(setting.strip())
+    assert choose_layers(setting, num_layers, with_features=True) == (expected if is_named else (num_layers - 1,))
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_layers", "expected"),
+    [
+        ("", 30, (25, 30)),
+        (" ", 2, (1, 2)),
+        ("", 1, (1,)),
+        ("none", 30, ()),
+        ("30", 30, (30,)),
+        ("1, 4,6", 6, (1, 4, 6)),
+    ],
+)
+def test_features(setting: str, num_layers: int, expected: tuple[int, ...]) -> None:
+    assert choose_features(setting, num_layers) == expected
+
+
+@pytest.mark.parametrize("setting", ["x", "4,", "4,1", "4,4", "0,4", "5", "4,5", "2"])
+def test_features_that_there_are_not_or_without_the_last(setting: str) -> None:
+    with pytest.raises(ModelError, match="not increasing numbers of the target's 4 layers with the last among them"):
+        choose_features(setting, 4)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_student_with_features_begins_without_a_say_of_its_layers(name: str) -> None:
+    """What its head sees at first is its input, so that nothing but the best linear guess speaks."""
+    student = make_student(tiny_model(name), (1,), DRAFT_VOCAB, num_states=2)
+    assert isinstance(student.get_submodule(NAME), FeatureInput)
+    assert {name for name in own_tensors(student) if name.startswith(NAME)} == {
+        f"{NAME}.{each}" for each in ("token.weight", "token.bias", "target.weight", "own.weight")
+    }
+    seen: list[torch.Tensor] = []
+    layer = student.get_submodule(f"{layer_list(student)}.0")
+    layer.register_forward_hook(
+        lambda _module, arguments, output: seen.extend([arguments[0], output if torch.is_tensor(output) else output[0]])
+    )
+    with torch.no_grad():
+        student(inputs_embeds=torch.randn(1, 5, 32), use_cache=False, unrolled=Unrolled())
+    # gpt_oss's experts are no linear layers.
+    assert torch.equal(*seen) or name == "gpt_oss"
 
 
 @pytest.mark.parametrize("setting", ["x", "0,", "1,0", "0,0", "-1", "0,4", "1.5"])
 def test_layers_that_there_are_not(setting: str) -> None:
     with pytest.raises(ModelError, match="are not increasing numbers of the target's 4 layers"):
-        choose_layers(setting, 4)
+        choose_layers(setting, 4, with_features=False)
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:

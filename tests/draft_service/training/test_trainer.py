@@ -19,11 +19,20 @@ from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 SAMPLES = random_samples(60)
 
 
-def trainer_in(directory: Path, *, seed: int = 0) -> Trainer:
+def trainer_in(directory: Path, *, seed: int = 0, num_states: int = 0) -> Trainer:
     draft_vocab = torch.arange(0, TINY_VOCAB_SIZE, 2)
     maker = BatchMaker(draft_vocab, TINY_VOCAB_SIZE, torch.device("cpu"), batch_tokens=64)
-    student = make_student(tiny_llama(), (0,), draft_vocab)
-    return Trainer(student, draft_vocab, maker, dtype=torch.float32, learning_rate=1e-2, seed=seed, directory=directory)
+    student = make_student(tiny_llama(), (0,), draft_vocab, num_states)
+    return Trainer(
+        student,
+        draft_vocab,
+        maker,
+        dtype=torch.float32,
+        num_steps=3,
+        learning_rate=1e-2,
+        seed=seed,
+        directory=directory,
+    )
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:
@@ -51,7 +60,7 @@ def test_a_resumed_trainer_goes_on_as_the_other_would_have(tmp_path: Path) -> No
     assert not first.resume()
     for block in range(2):
         first.train_block(SAMPLES, block / 4)
-    first.note(Closeness(0.25, 0.3, 2.0, 100))
+    first.note(Closeness(0.25, 0.3, 2.0, 100, 1.3))
     first.save()
     second = trainer_in(tmp_path / "half")
     assert second.resume()
@@ -82,10 +91,11 @@ def test_the_learning_rate_rises_and_falls(tmp_path: Path) -> None:
 def test_the_best_student_is_kept(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path)
     best = copy.deepcopy(own_tensors(trainer.student))
-    trainer.note(Closeness(0.5, 0.3, 2.0, 100))
+    trainer.note(Closeness(0.4, 0.3, 2.0, 100, 1.9))
     trainer.train_block(SAMPLES, 0.0)
-    trainer.note(Closeness(0.4, 0.6, 1.0, 100))
-    assert [entry["agreement"] for entry in trainer.progress.history] == [0.5, 0.4]
+    # It is the rounds that count, not the first step of each.
+    trainer.note(Closeness(0.5, 0.6, 1.0, 100, 1.8))
+    assert [entry["agreement"] for entry in trainer.progress.history] == [0.4, 0.5]
     trainer.take_best()
     assert all(torch.equal(tensor, best[name]) for name, tensor in own_tensors(trainer.student).items())
 
