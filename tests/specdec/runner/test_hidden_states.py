@@ -1,0 +1,127 @@
+"""Hidden states of a ragged batch are those that transformers gives of each sequence alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec.runner.attention import ATTENTION_NAME
+from specdec.runner.cache import SequenceCache
+from specdec.runner.hidden_states import HiddenStates, NoPlainLayersError, check_numbers, layer_list, unit_scale
+from specdec.runner.runner import ModelRunner, Work
+from tests.specdec.runner.test_runner import some_tokens
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
+from tests.tiny_models import tiny_llama, tiny_llama_config
+
+ATOL = 4e-3
+"""Float16 has 11 bits, and the largest of 32 numbers of root mean square 1 is below 6."""
+
+
+@torch.inference_mode()
+def plain_states(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """Those behind every layer, scaled, by transformers' own means; (tokens, layers, hidden_size), float32."""
+    last: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _arguments: object, output: Any) -> None:
+        last.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    number = model.config.num_hidden_layers - 1
+    # What transformers gives as the last one is behind the norm.
+    hook = model.get_submodule(f"{layer_list(model)}.{number}").register_forward_hook(keep)
+    model.set_attn_implementation("eager")
+    try:
+        output = model(input_ids=torch.tensor([token_ids]), use_cache=False, output_hidden_states=True)
+    finally:
+        model.set_attn_implementation(ATTENTION_NAME)
+        hook.remove()
+    states = torch.stack([*output.hidden_states[1:-1], last[0]], dim=2)[0].float()
+    return states / states.square().mean(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_states_are_those_of_transformers_of_each_sequence_alone(name: str) -> None:
+    model = tiny_model(name)
+    hidden_states = HiddenStates(model)
+    assert hidden_states.num_states == 2
+    hidden_states.watch((1, 2))
+    runner = ModelRunner(model, VOCAB_SIZE, hidden_states)
+    generator = random.Random(name)
+    texts = [some_tokens(generator, length) for length in (21, 9, 13, 5)]
+    caches = [SequenceCache() for _ in texts]
+    expected = [plain_states(model, text) for text in texts]
+    for text, cache in zip(texts, caches, strict=True):
+        runner.forward([Work(cache, text[:3], 0)])
+    batch = [
+        Work(caches[0], texts[0][3:], 1, num_features=4, feature_states=(1, 2)),
+        Work(caches[1], texts[1][3:], 0),
+        Work(caches[2], texts[2][3:], 0, num_features=10, feature_states=(2,)),
+        Work(caches[3], texts[3][3:], 2, num_features=1, feature_states=(1, 2)),
+    ]
+    runner.forward(batch)
+    assert batch[1].features is None
+    for work, wanted in zip(batch, expected, strict=True):
+        if work.features is not None:
+            numbers = [number - 1 for number in work.feature_states]
+            assert work.features.shape == (work.num_features, len(numbers), 32)
+            assert work.features.dtype == torch.float16
+            torch.testing.assert_close(
+                work.features.float(), wanted[-work.num_features :, numbers], atol=ATOL, rtol=0.0
+            )
+    assert not torch.allclose(expected[0][:, 0], expected[0][:, 1], atol=0.1), "layers that do nothing show nothing"
+
+
+def test_nodes_of_a_tree_have_the_states_of_their_paths() -> None:
+    model = tiny_model("gemma2")
+    hidden_states = HiddenStates(model)
+    hidden_states.watch((2,))
+    runner = ModelRunner(model, VOCAB_SIZE, hidden_states)
+    prefix = some_tokens(random.Random(1), 9)
+    work = Work(SequenceCache(), [*prefix, 5, 6, 7], 4, [-1, -1, 0], num_features=4, feature_states=(2,))
+    runner.forward([work])
+    assert work.features is not None
+    for row, path in enumerate(([], [5], [6], [5, 7])):
+        expected = plain_states(model, [*prefix, *path])[-1, 1:]
+        torch.testing.assert_close(work.features[row].float(), expected, atol=ATOL, rtol=0.0)
+
+
+def test_a_pass_that_nobody_wants_features_of_leaves_none_behind() -> None:
+    model = tiny_llama()
+    hidden_states = HiddenStates(model)
+    hidden_states.watch((1,))
+    runner = ModelRunner(model, 320, hidden_states)
+    runner.forward([Work(SequenceCache(), [1, 2], 1)])
+    assert not hidden_states._states, "a large pass would stay in memory until the next one"
+
+
+def test_large_states_do_not_overflow_and_none_divides_by_zero() -> None:
+    states = torch.tensor([[3e5, -4e5], [0.0, 0.0], [3e-2, 4e-2]])
+    scaled = unit_scale(states)
+    torch.testing.assert_close(scaled[0], torch.tensor([0.6, -0.8]) * 2**0.5)
+    assert scaled[1].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(scaled[2], torch.tensor([0.6, 0.8]) * 2**0.5, atol=1e-3, rtol=0.0)
+    # Half-precision states are scaled in float32.
+    torch.testing.assert_close(unit_scale(torch.tensor([6e4, 6e4], dtype=torch.float16)), torch.ones(2))
+
+
+@pytest.mark.parametrize("numbers", [(), (0,), (0, 1), (3,), (1, 3), (2, 1), (1, 1)])
+def test_numbers_that_there_are_not(numbers: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="are not increasing numbers from 1 to 2"):
+        check_numbers(numbers, 2)
+    with pytest.raises(ValueError, match="are not increasing numbers from 1 to 2"):
+        HiddenStates(tiny_llama()).watch(numbers)
+
+
+@pytest.mark.parametrize("numbers", [(1,), (2,), (1, 2)])
+def test_numbers_that_there_are(numbers: tuple[int, ...]) -> None:
+    check_numbers(numbers, 2)
+
+
+def test_a_model_without_a_list_of_layers_has_none() -> None:
+    model = tiny_llama()
+    model.config = tiny_llama_config(layers=3)
+    with pytest.raises(NoPlainLayersError, match="a llama model has no plain list of layers"):
+        HiddenStates(model)
