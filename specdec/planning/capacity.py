@@ -41,14 +41,16 @@ class Serving:
     def shift(self, num_clients: int, longest_round_seconds: float) -> Shift | None:
         """The shortest round for so many clients; None: all are longer than that."""
         best: Shift | None = None
+        shortest_pass, limit = self.pass_seconds(1), longest_round_seconds
         for num_groups in range(1, num_clients + 1):
-            if best is not None and best.round_seconds <= num_groups * self.pass_seconds(1):
-                break
+            if num_groups * shortest_pass > limit:
+                break  # The turns of so many take longer, whatever is in them.
             seconds = self.pass_seconds(num_clients / num_groups)
             round_seconds = max(num_groups * seconds, self.away_seconds(num_clients, seconds) + seconds)
-            if best is None or round_seconds < best.round_seconds:
+            if round_seconds <= limit and (best is None or round_seconds < best.round_seconds):
                 best = Shift(num_clients, num_groups, seconds, round_seconds)
-        return best if best is not None and best.round_seconds <= longest_round_seconds else None
+                limit = round_seconds
+        return best
 
     def most_clients(self, longest_round_seconds: float, limit: int) -> Shift | None:
         """With as many clients as keep rounds that short; None: not even one does.
