@@ -181,7 +181,7 @@ def test_of_nearly_equal_ways_the_simplest_is_bought() -> None:
     assert judge([*nearly[:2], offer("split", 0.9)]).way == "split"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(all_costs(), acceptances, probabilities, st.floats(0.001, 0.3))
 def test_more_acceptance_is_never_worse(costs: Costs, acceptance: Acceptance, more: float, goal: float) -> None:
     better = Acceptance(tuple(max(rate, more) for rate in acceptance.rates))
@@ -196,7 +196,7 @@ def test_more_acceptance_is_never_worse(costs: Costs, acceptance: Acceptance, mo
     assert all(after >= before for before, after in zip(clients(acceptance), clients(better), strict=True))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(all_costs(), acceptances, st.floats(0, 0.2), st.floats(0.001, 0.3))
 def test_a_longer_way_is_never_better(costs: Costs, acceptance: Acceptance, more: float, goal: float) -> None:
     def clients(given: Costs) -> list[int]:
