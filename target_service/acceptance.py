@@ -41,7 +41,7 @@ def accept_coupled(
         The outcome; `len(accepted_nodes) + 1` tokens are committed.
     """
     if parents is None:
-        parents = range(-1, len(draft_tokens) - 1)
+        return _accept_chain(draft_tokens, choose)
     accepted: list[int] = []
     path: list[int] = []
     node = -1
@@ -54,6 +54,18 @@ def accept_coupled(
         accepted.append(matching)
         path.append(token)
         node = matching
+
+
+def _accept_chain(draft_tokens: Sequence[int], choose: Callable[[int, Sequence[int]], int]) -> Acceptance:
+    """`accept_coupled` where each node follows the one before it."""
+    path: list[int] = []
+    for node, draft_token in enumerate(draft_tokens):
+        token = choose(node - 1, path)
+        if token != draft_token:
+            return Acceptance(list(range(node)), token, is_bonus=False)
+        path.append(token)
+    length = len(draft_tokens)
+    return Acceptance(list(range(length)), choose(length - 1, path), is_bonus=True)
 
 
 def accept_rejection(

@@ -104,9 +104,7 @@ def _build_mask(
     if num_rows == 1 and (sliding_window is None or total <= sliding_window):
         return None
     columns = torch.arange(total, device=device)
-    depths = torch.tensor(row_depths(num_rows, parents), device=device)
-    positions = torch.cat([columns[:length], length + depths])
-    mask = columns[None, :] <= (length + torch.arange(num_rows, device=device))[:, None]
+    mask = columns[None, :] <= columns[length:, None]
     if parents is not None:
         first = num_rows - len(parents)
         for node, parent in enumerate(parents):
@@ -115,6 +113,8 @@ def _build_mask(
             mask[row] = mask[first + parent] if parent >= 0 else mask[first - 1] if first else columns < length
             mask[row, length + row] = True
     if sliding_window is not None:
+        depths = torch.tensor(row_depths(num_rows, parents), device=device)
+        positions = torch.cat([columns[:length], length + depths])
         mask &= positions[None, :] > (length + depths - sliding_window)[:, None]
     return mask
 
