@@ -23,6 +23,8 @@ _MAX_UNREAD_EVENTS = 4096
 _MAX_EVENTS_A_MESSAGE = 256
 _MAX_MESSAGE_BYTES = 4 << 20
 """A message is not made larger than gRPC's customary limit; one event may be."""
+_FRAME_BYTES = 6
+"""Most that an event's tag and length take in a message."""
 
 
 class Arrival(NamedTuple, Generic[Command, Event]):
@@ -82,7 +84,7 @@ def _parts(events: list[Event]) -> Iterator[list[Event]]:
     part: list[Event] = []
     num_bytes = 0
     for event in events:
-        size = event.ByteSize()
+        size = event.ByteSize() + _FRAME_BYTES
         if part and (len(part) == _MAX_EVENTS_A_MESSAGE or num_bytes + size > _MAX_MESSAGE_BYTES):
             yield part
             part, num_bytes = [], 0

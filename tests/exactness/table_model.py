@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -63,22 +63,19 @@ def _log_law(probabilities: Sequence[float], order: Sequence[int]) -> list[float
     return [math.log(law[token]) if law[token] else -math.inf for token in range(len(law))]
 
 
-class TableModel:
-    """What the runner needs of a model: a device and a forward pass over segments."""
+class TableModel(torch.nn.Module):
+    """What the runner needs of a model: a device and a forward pass over segments. It has no layers to give states of."""
 
     device = torch.device("cpu")
     config = SimpleNamespace(model_type="table", num_hidden_layers=1)
 
     def __init__(self, table: Table) -> None:
+        super().__init__()
         vocab_size = len(table)
         self._logits = torch.full((vocab_size, vocab_size, vocab_size + PADDING), _PADDING_LOGIT)
         self._logits[..., :vocab_size] = torch.tensor(table)
 
-    def named_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        """It has no layers, and so no hidden states."""
-        return iter(())
-
-    def __call__(
+    def forward(
         self,
         input_ids: torch.Tensor,  # (1, rows)
         position_ids: torch.Tensor,  # (1, rows)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specdec.checksum import prefix_checksum
 from specdec.engine.memory import CacheMemory
 from specdec.engine.stream import Arrival
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.pool import KVPool
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import model_pb2, target_pb2
@@ -42,13 +43,16 @@ class Target:
         prefill_chunk_rows: int | None = None,
     ) -> None:
         self.model = model or tiny_llama()
-        self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
+        hidden_states = HiddenStates(self.model)
+        self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE, hidden_states)
         info = model_pb2.ModelInfo(
             vocab_size=TINY_VOCAB_SIZE,
             max_context_length=max_context_length,
             max_num_draft_tokens=max_num_draft_tokens,
             max_num_sequences=max_num_sequences,
             acceptance_rules=ACCEPTANCE_RULES,
+            hidden_size=self.model.config.hidden_size,
+            num_hidden_states=hidden_states.num_states,
         )
         self.memory = memory or CacheMemory(KVPool(256))
         self.engine = TargetEngine(
@@ -58,6 +62,7 @@ class Target:
             self.memory,
             max_batch_rows=max_batch_rows,
             prefill_chunk_rows=prefill_chunk_rows or max_batch_rows,
+            hidden_states=hidden_states,
         )
 
     def tell(self, connection: TargetConnection, *commands: target_pb2.TargetCommand | None) -> None:
@@ -93,7 +98,11 @@ class Client:
         rule: model_pb2.AcceptanceRule.ValueType = model_pb2.ACCEPTANCE_RULE_COUPLED,
         connection: TargetConnection | None = None,
         cache_salt: bytes = b"",
+        feature_states: Sequence[int] = (),
+        max_feature_tokens: int = 1 << 20,
     ) -> None:
+        self.feature_states = feature_states
+        self.max_feature_tokens = max_feature_tokens
         self.target = target
         self.cache_salt = cache_salt
         self.connection = connection or TargetConnection()
@@ -120,6 +129,8 @@ class Client:
                 max_length=self.max_length,
                 round=self.round,
                 cache_salt=self.cache_salt,
+                feature_states=self.feature_states,
+                max_feature_tokens=self.max_feature_tokens,
             ),
         )
 

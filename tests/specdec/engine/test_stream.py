@@ -13,6 +13,7 @@ from specdec.engine import stream
 from specdec.engine.stream import Arrival, run_stream
 from specdec.engine.thread import EngineThread
 from specdec.errors import ResourceExhaustedError, UnavailableError
+from specdec.v1.draft_pb2 import DraftEvent, ProposeResponse
 
 SECONDS = 5.0
 
@@ -21,17 +22,19 @@ class Echo:
     """Answers each command with itself, once it is let go."""
 
     def __init__(self) -> None:
-        self.arrivals: list[Arrival[int, int]] = []
+        self.arrivals: list[Arrival[int, DraftEvent]] = []
         self.go_on = threading.Event()
         self.go_on.set()
         self.copies = 1
+        self.num_bytes = 0
         self.fails = False
 
-    def handle(self, commands: Sequence[Arrival[int, int]]) -> None:
+    def handle(self, commands: Sequence[Arrival[int, DraftEvent]]) -> None:
         self.arrivals += commands
         for connection, command, _ in commands:
             if command is not None:
-                connection.send([command] * self.copies)
+                event = DraftEvent(round=command, sequence_id=bytes(self.num_bytes))
+                connection.send([event] * self.copies)
 
     patience_seconds = 0.0
 
@@ -48,7 +51,7 @@ def engine() -> Echo:
 
 
 @pytest.fixture
-def thread(engine: Echo) -> Iterator[EngineThread[Arrival[int, int]]]:
+def thread(engine: Echo) -> Iterator[EngineThread[Arrival[int, DraftEvent]]]:
     thread = EngineThread(engine, "test-engine")
     thread.start()
     yield thread
@@ -78,14 +81,14 @@ class Peer:
             yield message
 
 
-def open_stream(peer: Peer, thread: EngineThread[Arrival[int, int]]) -> AsyncIterator[list[int]]:
+def open_stream(peer: Peer, thread: EngineThread[Arrival[int, DraftEvent]]) -> AsyncIterator[list[DraftEvent]]:
     return run_stream(peer.messages(), lambda message: message, thread)
 
 
-async def receive(events: AsyncIterator[list[int]], count: int) -> list[int]:
+async def receive(events: AsyncIterator[list[DraftEvent]], count: int) -> list[int]:
     received: list[int] = []
     while len(received) < count:
-        received += await asyncio.wait_for(anext(events), SECONDS)
+        received += [event.round for event in await asyncio.wait_for(anext(events), SECONDS)]
     return received
 
 
@@ -105,7 +108,7 @@ async def assert_sequences_are_forgotten(engine: Echo) -> None:
 
 
 async def test_commands_reach_the_engine_in_order_and_answers_come_back(
-    engine: Echo, thread: EngineThread[Arrival[int, int]]
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
 ) -> None:
     peer = Peer()
     events = open_stream(peer, thread)
@@ -123,7 +126,7 @@ async def test_commands_reach_the_engine_in_order_and_answers_come_back(
 
 
 async def test_what_is_ready_travels_together_in_bounded_messages(
-    engine: Echo, thread: EngineThread[Arrival[int, int]], monkeypatch: pytest.MonkeyPatch
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MAX_EVENTS_A_MESSAGE", 4)
     engine.copies = 10
@@ -137,7 +140,32 @@ async def test_what_is_ready_travels_together_in_bounded_messages(
         await receive(events, 1)
 
 
-async def test_a_broken_request_stream_is_an_abort(engine: Echo, thread: EngineThread[Arrival[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("num_bytes", "copies", "expected"),
+    [
+        (1 << 20, 6, [3, 3]),
+        # Each event has a tag and a length of its own in a message: four of these are just too large.
+        ((1 << 20) - 10, 6, [3, 3]),
+        ((1 << 20) - 16, 6, [4, 2]),
+        (5 << 20, 2, [1, 1]),
+    ],
+)
+async def test_messages_are_not_larger_than_a_peer_takes_unless_one_event_is(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], num_bytes: int, copies: int, expected: list[int]
+) -> None:
+    engine.copies, engine.num_bytes = copies, num_bytes
+    peer = Peer()
+    events = open_stream(peer, thread)
+    peer.send([7])
+    parts = [await asyncio.wait_for(anext(events), SECONDS) for _ in expected]
+    assert [len(part) for part in parts] == expected
+    assert all(len(part) == 1 or ProposeResponse(events=part).ByteSize() <= 4 << 20 for part in parts)
+    peer.end()
+    with pytest.raises(StopAsyncIteration):
+        await receive(events, 1)
+
+
+async def test_a_broken_request_stream_is_an_abort(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
     # B45: an end by error and an end by close look alike, and both end the sequences.
     peer = Peer()
     events = open_stream(peer, thread)
@@ -149,13 +177,13 @@ async def test_a_broken_request_stream_is_an_abort(engine: Echo, thread: EngineT
     await assert_sequences_are_forgotten(engine)
 
 
-async def test_cancelling_the_handler_ends_the_sequences(engine: Echo, thread: EngineThread[Arrival[int, int]]) -> None:
+async def test_cancelling_the_handler_ends_the_sequences(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
     peer = Peer()
     received: list[int] = []
 
     async def handler() -> None:
         async for events in open_stream(peer, thread):
-            received.extend(events)
+            received.extend(event.round for event in events)
 
     task = asyncio.create_task(handler())
     peer.send([1])
@@ -166,7 +194,7 @@ async def test_cancelling_the_handler_ends_the_sequences(engine: Echo, thread: E
     await assert_sequences_are_forgotten(engine)
 
 
-async def test_an_engine_that_dies_breaks_its_streams(engine: Echo, thread: EngineThread[Arrival[int, int]]) -> None:
+async def test_an_engine_that_dies_breaks_its_streams(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
     peer = Peer()
     events = open_stream(peer, thread)
     peer.send([1])
@@ -182,7 +210,7 @@ async def test_an_engine_that_dies_breaks_its_streams(engine: Echo, thread: Engi
 
 
 async def test_a_peer_that_does_not_read_is_cut_off(
-    engine: Echo, thread: EngineThread[Arrival[int, int]], monkeypatch: pytest.MonkeyPatch
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MAX_UNREAD_EVENTS", 20)
     peer = Peer()
@@ -197,7 +225,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(
 
 
 async def test_a_slow_engine_stops_the_reading(
-    engine: Echo, thread: EngineThread[Arrival[int, int]], monkeypatch: pytest.MonkeyPatch
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_MAX_BACKLOG", 10)
     engine.go_on.clear()

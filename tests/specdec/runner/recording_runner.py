@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 
 
 class RecordingRunner(ModelRunner):
     """Notes the rows of every sequence in every pass."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        super().__init__(model, vocab_size)
+    def __init__(
+        self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None
+    ) -> None:
+        super().__init__(model, vocab_size, hidden_states)
         self.passes: list[list[int]] = []
         self.problem: Exception | None = None
 

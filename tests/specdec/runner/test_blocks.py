@@ -73,6 +73,19 @@ def test_a_block_is_written_by_its_only_holder_behind_what_is_published() -> Non
     assert not pool.is_writable(other, 3)
 
 
+def test_several_blocks_are_writable_if_each_of_them_is() -> None:
+    pool = BlockPool(3)
+    first, second, third = pool.take(pool.begin(3), 3)
+    pool.publish(first, KEYS[0], 5)
+    assert pool.are_writable([], 0)
+    assert [pool.are_writable([first, second, third], row) for row in (4, 5)] == [False, True]
+    pool.publish(third, KEYS[1], 1)
+    assert pool.are_writable([first, second], 5)
+    assert not pool.are_writable([first, second, third], 5)
+    pool.hold(second)
+    assert not pool.are_writable([first, second], 5)
+
+
 def test_what_is_withdrawn_is_not_found_and_free_when_it_is_released() -> None:
     pool = BlockPool(2)
     (block,) = pool.take(pool.begin(1), 1)

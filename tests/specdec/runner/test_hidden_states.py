@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
-from specdec.runner.hidden_states import HiddenStates, NoPlainLayersError, check_numbers, layer_list, unit_scale
+from specdec.runner.hidden_states import HiddenStates, NoPlainLayersError, check_numbers, unit_scale
 from specdec.runner.runner import ModelRunner, Work
 from tests.specdec.runner.test_runner import some_tokens
-from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, plain_states, tiny_model
 from tests.tiny_models import tiny_llama, tiny_llama_config
 
 ATOL = 4e-3
 """Float16 has 11 bits, and the largest of 32 numbers of root mean square 1 is below 6."""
-
-
-@torch.inference_mode()
-def plain_states(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """Those behind every layer, scaled, by transformers' own means; (tokens, layers, hidden_size), float32."""
-    last: list[torch.Tensor] = []
-
-    def keep(_module: torch.nn.Module, _arguments: object, output: Any) -> None:
-        last.append(output if isinstance(output, torch.Tensor) else output[0])
-
-    number = model.config.num_hidden_layers - 1
-    # What transformers gives as the last one is behind the norm.
-    hook = model.get_submodule(f"{layer_list(model)}.{number}").register_forward_hook(keep)
-    model.set_attn_implementation("eager")
-    try:
-        output = model(input_ids=torch.tensor([token_ids]), use_cache=False, output_hidden_states=True)
-    finally:
-        model.set_attn_implementation(ATTENTION_NAME)
-        hook.remove()
-    states = torch.stack([*output.hidden_states[1:-1], last[0]], dim=2)[0].float()
-    return states / states.square().mean(-1, keepdim=True).sqrt()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

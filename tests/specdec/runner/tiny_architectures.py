@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from specdec.runner.attention import ATTENTION_NAME
+from specdec.runner.hidden_states import layer_list
 
 VOCAB_SIZE = 96
 WINDOW = 6
@@ -106,3 +107,24 @@ def plain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     return logits.float()
+
+
+@torch.inference_mode()
+def plain_states(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """Those behind every layer, scaled, by transformers' own means; (tokens, layers, hidden_size), float32."""
+    last: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _arguments: object, output: Any) -> None:
+        last.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    number = model.config.num_hidden_layers - 1
+    # What transformers gives as the last one is behind the norm.
+    hook = model.get_submodule(f"{layer_list(model)}.{number}").register_forward_hook(keep)
+    model.set_attn_implementation("eager")
+    try:
+        output = model(input_ids=torch.tensor([token_ids]), use_cache=False, output_hidden_states=True)
+    finally:
+        model.set_attn_implementation(ATTENTION_NAME)
+        hook.remove()
+    states = torch.stack([*output.hidden_states[1:-1], last[0]], dim=2)[0].float()
+    return states / states.square().mean(-1, keepdim=True).sqrt()
