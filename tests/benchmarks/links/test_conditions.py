@@ -60,4 +60,4 @@ def test_changed_conditions_hold_from_the_next_chunk_on_and_keep_the_order() -> 
 )
 def test_conditions_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"time|bandwidth"):
-        LinkConditions(**wrong)
+        LinkConditions(**wrong)  # type: ignore[arg-type]

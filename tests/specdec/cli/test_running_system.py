@@ -1,20 +1,15 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from specdec.cli.running_system import Figures, ServiceUnreadableError, figures_of_rounds, read_figures
 from specdec.planning.pass_costs import PassCosts
-from specdec.v1 import draft_pb2, draft_pb2_grpc, generation_pb2, model_pb2, target_pb2, target_pb2_grpc
+from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 from tests.specdec.cli.conftest import Server
-
-TargetContext = grpc.aio.ServicerContext[
-    target_pb2.TargetServiceGetModelInfoRequest, target_pb2.TargetServiceGetModelInfoResponse
-]
-DraftContext = grpc.aio.ServicerContext[
-    draft_pb2.DraftServiceGetModelInfoRequest, draft_pb2.DraftServiceGetModelInfoResponse
-]
 
 
 def info(*costs: tuple[int, int]) -> model_pb2.ModelInfo:
@@ -24,30 +19,43 @@ def info(*costs: tuple[int, int]) -> model_pb2.ModelInfo:
     )
 
 
-class Target(target_pb2_grpc.TargetServiceServicer):
-    async def GetModelInfo(  # noqa: N802
-        self, request: target_pb2.TargetServiceGetModelInfoRequest, context: TargetContext
-    ) -> target_pb2.TargetServiceGetModelInfoResponse:
-        return target_pb2.TargetServiceGetModelInfoResponse(model_info=info((1, 20_000), (5, 24_000)))
+@dataclass(frozen=True)
+class Target:
+    """A service that knows one method."""
+
+    costs: tuple[tuple[int, int], ...] = ((1, 20_000), (5, 24_000))
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        response = target_pb2.TargetServiceGetModelInfoResponse(model_info=info(*self.costs))
+        return answering("TargetService", response, target_pb2.TargetServiceGetModelInfoRequest)
 
 
-class Draft(draft_pb2_grpc.DraftServiceServicer):
-    def __init__(self, *costs: tuple[int, int]) -> None:
-        self._costs = costs
+@dataclass(frozen=True)
+class Draft:
+    """The same."""
 
-    async def GetModelInfo(  # noqa: N802
-        self, request: draft_pb2.DraftServiceGetModelInfoRequest, context: DraftContext
-    ) -> draft_pb2.DraftServiceGetModelInfoResponse:
-        return draft_pb2.DraftServiceGetModelInfoResponse(model_info=info(*self._costs))
+    costs: tuple[tuple[int, int], ...] = ()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        response = draft_pb2.DraftServiceGetModelInfoResponse(model_info=info(*self.costs))
+        return answering("DraftService", response, draft_pb2.DraftServiceGetModelInfoRequest)
+
+
+def answering(service: str, response: Message, request: type[Message]) -> grpc.GenericRpcHandler:
+    async def answer(_: Message, __: object) -> Message:
+        return response
+
+    method = grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=request.FromString, response_serializer=type(response).SerializeToString
+    )
+    return grpc.method_handlers_generic_handler(f"specdec.v1.{service}", {"GetModelInfo": method})
 
 
 @asynccontextmanager
 async def serving(service: Target | Draft | None) -> AsyncIterator[str]:
     server = grpc.aio.server()
-    if isinstance(service, Target):
-        target_pb2_grpc.add_TargetServiceServicer_to_server(service, server)
-    elif service is not None:
-        draft_pb2_grpc.add_DraftServiceServicer_to_server(service, server)
+    if service is not None:
+        server.add_generic_rpc_handlers((service.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"
@@ -74,7 +82,7 @@ async def test_a_draft_service_without_times() -> None:
 
 
 async def test_several_services_complete_each_other() -> None:
-    async with serving(Target()) as target, serving(Draft((1, 3_000))) as draft:
+    async with serving(Target()) as target, serving(Draft(((1, 3_000),))) as draft:
         figures = await read_figures([target, draft])
     assert figures.verify is not None
     assert figures.draft is not None

@@ -223,7 +223,7 @@ def test_the_json_says_all() -> None:
 def test_what_cannot_be() -> None:
     for wrong in ({"max_draft_tokens": 0}, {"num_targets": 0}, {"max_sequences": 0}, {"hit_probability": 2.0}):
         with pytest.raises(ValueError, match=r"at least one|hit"):
-            plan(COSTS, Acceptance((0.8,)), **wrong)  # type: ignore[arg-type]
+            plan(COSTS, Acceptance((0.8,)), **wrong)
     with pytest.raises(ValueError, match="goal"):
         LatencyGoal()
     with pytest.raises(ValueError, match="prices"):
