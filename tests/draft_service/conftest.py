@@ -1,4 +1,4 @@
-"""One trained draft for all tests that only look at it."""
+"""One trained draft of each kind for all tests that only look at it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,27 @@ class Trained:
         return report
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    directory = tmp_path_factory.mktemp("trained")
+def train(directory: Path, **changes: object) -> Trained:
     target = save_target(directory / "target")
-    settings = tiny_settings(target, directory / "out")
+    settings = tiny_settings(target, directory / "out", **changes)
     train_draft(settings)
     return Trained(target, directory / "out", settings)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A draft that reads features."""
+    return train(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="session")
+def trained_on_tokens(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A draft that reads tokens alone."""
+    return train(tmp_path_factory.mktemp("trained-on-tokens"), features="none")
+
+
+@pytest.fixture(params=["features", "tokens"])
+def either(request: pytest.FixtureRequest) -> Trained:
+    """Each of them."""
+    found: Trained = request.getfixturevalue("trained" if request.param == "features" else "trained_on_tokens")
+    return found

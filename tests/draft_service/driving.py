@@ -118,6 +118,8 @@ class Client:
         self.epoch = 0
         self.round = 0
         self.proposed: list[int] = []
+        self.features = b""
+        """Of the target, for the next commit."""
 
     def open_command(self, num_draft_tokens: int) -> draft_pb2.DraftCommand:
         self.epoch += 1
@@ -143,6 +145,7 @@ class Client:
         base_length = len(self.token_ids)
         self.token_ids += [*self.proposed[:num_accepted], next_token]
         self.proposed = []
+        features, self.features = self.features, b""
         return draft_pb2.DraftCommand(
             sequence_id=self.sequence_id,
             commit=draft_pb2.DraftCommit(
@@ -154,6 +157,7 @@ class Client:
                 committed_length=len(self.token_ids),
                 checksum=prefix_checksum(self.token_ids),
                 num_draft_tokens=num_draft_tokens,
+                features=features,
             ),
         )
 

@@ -55,9 +55,17 @@ def test_its_logits_span_the_vocabulary_and_exclude_what_it_does_not_score(train
         assert bool((rows[~finite] == -torch.inf).all())
 
 
-def test_what_it_says_of_itself(trained: Trained) -> None:
-    loaded = load_trained_draft(str(trained.out), device="cpu", max_context_length=100)
-    target = load_model(str(trained.target), device="cpu")
+def test_what_it_says_of_itself(either: Trained) -> None:
+    loaded = load_trained_draft(str(either.out), device="cpu", max_context_length=100)
+    target = load_model(str(either.target), device="cpu")
+    if either.settings.features == "none":
+        assert not loaded.info.feature_states
+        assert loaded.info.hidden_size == loaded.info.max_feature_tokens == 0
+    else:
+        assert list(loaded.info.feature_states) == [1, 2]
+        assert loaded.info.hidden_size == 32
+        # 2 states of 32 numbers of 2 bytes are 128 bytes, and 2 MiB go into a message.
+        assert loaded.info.max_feature_tokens == 2**14
     assert loaded.info.tokenizer_hash == target.info.tokenizer_hash
     assert loaded.info.vocab_size == target.info.vocab_size
     assert loaded.info.max_context_length == 100

@@ -81,7 +81,9 @@ def test_laws_are_those_of_the_target_alone() -> None:
         positions = sample.law_positions.tolist()
         written = [*range(len(CONVERSATION.opening), sample.answer_start - len(CONVERSATION.turn_end) + 1)]
         assert set(positions) >= set(range(sample.answer_start, len(text)))
-        assert set(positions) - set(range(sample.answer_start, len(text))) <= (set(written) if index % 3 == 0 else set())
+        assert set(positions) - set(range(sample.answer_start, len(text))) <= (
+            set(written) if index % 3 == 0 else set()
+        )
         for row, position in enumerate(positions):
             top = logprobs[position - 1].topk(NUM_TOP)
             assert torch.equal(sample.top_ids[row].long(), top.indices)
@@ -122,9 +124,7 @@ def test_other_answers_follow_the_law_at_the_temperature(monkeypatch: pytest.Mon
     prompt = (7, 8, 11)
     count = 3000
     samples = write(count, prompts=[prompt], stops=range(TINY_VOCAB_SIZE), num_sequences=500)
-    first = torch.tensor(
-        [int(sample.token_ids[3]) for index, sample in samples.items() if index % 6 == 2]
-    )
+    first = torch.tensor([int(sample.token_ids[3]) for index, sample in samples.items() if index % 6 == 2])
     logits = ModelRunner(tiny_llama(), TINY_VOCAB_SIZE).forward([Work(SequenceCache(), prompt, 1)])[0][0]
     expected = torch.softmax(logits.double() / TEMPERATURE, -1) * len(first)
     observed = torch.bincount(first, minlength=TINY_VOCAB_SIZE).double()
