@@ -127,6 +127,9 @@ class CacheMemory:
 
         A prefill gets the blocks of all its tokens at once: half a prompt is of no use to anyone.
         """
+        if self._is_plenty(shares):
+            # Then it does not matter who comes first.
+            return [share for share in shares if share.pending.cache.prepare(share.num_rows, share.pending.max_length)]
         kept = set()
         lengths = {share.pending.cache: share.pending.cache.length for share in shares}
         for share in sorted(shares, key=lambda share: self._age(share.pending)):
@@ -149,6 +152,15 @@ class CacheMemory:
             evictions, preemptions = self._reported
             metrics.kv_lost(num_evictions=losses[0] - evictions, num_preemptions=losses[1] - preemptions)
             self._reported = losses
+
+    def _is_plenty(self, shares: Sequence[Share[CachedT]]) -> bool:
+        """Whether all rounds of a pass end with it, and could take new blocks for every row and one more."""
+        num_blocks = 0
+        for share in shares:
+            if not share.finishes:
+                return False
+            num_blocks += self.pool.num_blocks(share.num_rows) + 1
+        return num_blocks <= self.pool.blocks.num_available
 
     def _age(self, pending: CachedPending) -> int:
         return self._leases[pending.cache].number

@@ -75,25 +75,29 @@ def plan_pass(
     prefills: list[PendingT] = []
     for pending in waiting:
         (prefills if pending.is_prefill else running).append(pending)
-    served_first = prefills[:1] if prefill_first else []
+    num_first = 1 if prefill_first else 0
+    order = (
+        *((pending, True) for pending in prefills[:num_first]),
+        *((pending, False) for pending in running),
+        *((pending, True) for pending in prefills[num_first:]),
+    )
     shares: list[Share[PendingT]] = []
     room = max_rows
     prefill_room = max_rows if prefill_rows is None else prefill_rows
-    for pending in (*served_first, *running, *prefills[len(served_first) :]):
+    for pending, is_prefill in order:
         most = room
-        if pending.is_prefill:
+        if is_prefill:
             most = min(room, max(prefill_room, 1 + pending.num_window_rows)) if prefill_room > 0 else 0
-        needed = pending.num_uncached_tokens + pending.num_window_rows
-        if needed <= most:
-            shares.append(Share(pending, needed, finishes=True))
-        else:
-            chunk = min(most, pending.num_uncached_tokens - 1)
-            if chunk < 1:
+        num_rows = pending.num_uncached_tokens + pending.num_window_rows
+        finishes = num_rows <= most
+        if not finishes:
+            num_rows = min(most, pending.num_uncached_tokens - 1)
+            if num_rows < 1:
                 continue
-            shares.append(Share(pending, chunk, finishes=False))
-        room -= shares[-1].num_rows
-        if pending.is_prefill:
-            prefill_room -= shares[-1].num_rows
+        shares.append(Share(pending, num_rows, finishes))
+        room -= num_rows
+        if is_prefill:
+            prefill_room -= num_rows
         if room == 0:
             break
     return shares

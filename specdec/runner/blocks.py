@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from specdec.runner.free_space import FreeSpace, Room
 
 
@@ -104,6 +106,14 @@ class BlockPool:
     def is_writable(self, block: int, row: int) -> bool:
         """Whether the one who holds a block may write it from `row` on; otherwise it needs a copy of its own."""
         return self._references[block] == 1 and row >= self._num_published.get(block, 0)
+
+    def are_writable(self, blocks: Iterable[int], row: int) -> bool:
+        """`is_writable` of several at once: of the first from `row` on, of the others from their start."""
+        for block in blocks:
+            if self._references[block] != 1 or row < self._num_published.get(block, 0):
+                return False
+            row = 0
+        return True
 
     def publish(self, block: int, key: bytes, num_tokens: int) -> None:
         """The first `num_tokens` rows of a block in use are final and are found by `key` from now on.

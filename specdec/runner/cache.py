@@ -55,10 +55,14 @@ class SequenceCache:
         Returns:
             False: the pool has too few blocks; nothing has changed.
         """
-        borrowed = self._borrowed(num_rows)
-        missing = max(self._pool.num_blocks(self.length + num_rows) - len(self._blocks), 0)
-        if not borrowed and not missing:
+        size = self._pool.block_tokens
+        first, row = divmod(self.length, size)
+        end = -(-(self.length + num_rows) // size)
+        missing = max(end - len(self._blocks), 0)
+        # Nearly always, and asked twice for every pass.
+        if not missing and self._pool.blocks.are_writable(self._blocks[first:end], row):
             return True
+        borrowed = self._borrowed(num_rows)
         if len(borrowed) + missing > self._pool.blocks.num_available:
             return False
         if not len(self._room):

@@ -38,8 +38,7 @@ class TokenChooser:
         """The processed logits, and the token that has the highest."""
         history = [*committed, *path] if self._rules.reads_history else ()
         processed = self._rules.apply(logits, history)
-        favourite = first_highest(processed)
-        highest = float(processed[favourite])
+        favourite, highest = first_highest(processed)
         if math.isnan(highest) or highest == math.inf:
             raise FloatingPointError("the model's logits are not finite numbers")
         if highest == -math.inf:

@@ -104,8 +104,7 @@ def gumbel_argmax(logits: torch.Tensor, key: int) -> int:
     Returns:
         The token id.
     """
-    favourite = first_highest(logits)
-    highest = float(logits[favourite])
+    favourite, highest = first_highest(logits)
     bar = highest + gumbel_reference(key, favourite) - MAX_GUMBEL
     bar -= abs(bar) * 2.0**-23  # The comparison rounds it to float32, which may raise it by less than this.
     candidates = (logits >= bar).nonzero().squeeze(1)
@@ -118,10 +117,12 @@ def gumbel_argmax(logits: torch.Tensor, key: int) -> int:
     return int(candidates[scores.argmax()])
 
 
-def first_highest(numbers: torch.Tensor) -> int:
-    """Index of the highest of some float32 numbers, (any,); the first if there are several."""
+def first_highest(numbers: torch.Tensor) -> tuple[int, float]:
+    """Index and value of the highest of some float32 numbers, (any,); the first if there are several."""
     # NumPy's takes a ninth of the time of PyTorch's on CPU, and every token of every text is chosen here.
-    return int(numbers.numpy().argmax() if numbers.device.type == "cpu" else numbers.argmax())
+    array = numbers.numpy() if numbers.device.type == "cpu" else numbers
+    index = int(array.argmax())
+    return index, float(array[index])
 
 
 def _noise_bits(key: int, token_ids: torch.Tensor) -> torch.Tensor:

@@ -166,4 +166,6 @@ def test_the_law_holds_over_seeds_and_tokens_high_up_too() -> None:
 )
 def test_the_first_of_the_highest_is_found(numbers: list[float], expected: int) -> None:
     row = torch.tensor([[0.0] * len(numbers), numbers])[1]
-    assert first_highest(row) == expected
+    index, value = first_highest(row)
+    assert index == expected
+    assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
