@@ -61,6 +61,7 @@ def unrolled_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one step; see `ragged_attention` for the arguments.
@@ -72,17 +73,22 @@ def unrolled_attention(
     keys, values = unrolled.add(layer, key, value)
     groups = query.shape[1] // key.shape[1]
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-    if unrolled.step == 0 and sliding_window is None and softcap is None:
+    if unrolled.step == 0 and sliding_window is None and softcap is None and s_aux is None:
         output = functional.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scaling)
     else:
         mask = unrolled.mask(query.shape[2], sliding_window, query.device)
-        if softcap is None:
+        if softcap is None and s_aux is None:
             output = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
         else:
             scores = query @ keys.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-            scores = torch.tanh(scores / softcap) * softcap
+            if softcap is not None:
+                scores = torch.tanh(scores / softcap) * softcap
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            output = torch.softmax(scores, -1, dtype=torch.float32).to(values.dtype) @ values
+            if s_aux is not None:
+                sinks = s_aux.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+                scores = torch.cat([scores, sinks], -1)
+            weights = torch.softmax(scores, -1, dtype=torch.float32)[..., : keys.shape[2]]
+            output = weights.to(values.dtype) @ values
     return output.transpose(1, 2).contiguous(), None
 
 

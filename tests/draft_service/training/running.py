@@ -79,7 +79,7 @@ def tiny_settings(target: Path, out: Path, **changes: object) -> TrainingSetting
         "tokens": 8_000,
         "visits": 60_000,
         "device": "cpu",
-        "num_sequences": 64,
+        "num_sequences": 24,
         "max_answer_tokens": 48,
         "draft_vocab_size": DRAFT_VOCAB_SIZE,
         "learning_rate": 3e-3,

@@ -165,7 +165,9 @@ async def test_messages_are_not_larger_than_a_peer_takes_unless_one_event_is(
         await receive(events, 1)
 
 
-async def test_a_broken_request_stream_is_an_abort(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
+async def test_a_broken_request_stream_is_an_abort(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
+) -> None:
     # B45: an end by error and an end by close look alike, and both end the sequences.
     peer = Peer()
     events = open_stream(peer, thread)
@@ -177,7 +179,9 @@ async def test_a_broken_request_stream_is_an_abort(engine: Echo, thread: EngineT
     await assert_sequences_are_forgotten(engine)
 
 
-async def test_cancelling_the_handler_ends_the_sequences(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
+async def test_cancelling_the_handler_ends_the_sequences(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
+) -> None:
     peer = Peer()
     received: list[int] = []
 
@@ -194,7 +198,9 @@ async def test_cancelling_the_handler_ends_the_sequences(engine: Echo, thread: E
     await assert_sequences_are_forgotten(engine)
 
 
-async def test_an_engine_that_dies_breaks_its_streams(engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]) -> None:
+async def test_an_engine_that_dies_breaks_its_streams(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
+) -> None:
     peer = Peer()
     events = open_stream(peer, thread)
     peer.send([1])

@@ -14,9 +14,7 @@ from specdec.runner.runner import ModelRunner, Work
 class RecordingRunner(ModelRunner):
     """Notes the rows of every sequence in every pass."""
 
-    def __init__(
-        self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None) -> None:
         super().__init__(model, vocab_size, hidden_states)
         self.passes: list[list[int]] = []
         self.problem: Exception | None = None
