@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdec.planning.acceptance import Acceptance
-from specdec.planning.capacity import Serving, Shift
+from specdec.planning.capacity import Absence, Serving, Shift
 from specdec.planning.costs import Costs
 from specdec.planning.latency_goal import LatencyGoal
 from specdec.planning.pipeline import Pipeline, RoundParts
@@ -113,7 +113,9 @@ class Offers:
             serving = Serving(
                 # Bound here: the next k is another function.
                 lambda n, k=k, verify=verify: (k * draft.seconds(n, n) if k else 0.0) + verify(n),  # type: ignore[misc]
-                lambda n, seconds: self.costs.overhead_seconds,
+                lambda n, seconds: [Absence(1.0, self.costs.overhead_seconds)],
+                # The loop is in step with the device, and the target service waits for sequences that decode plainly.
+                waits=True,
             )
             yield from self._offer(way, k, serving, tpot, 0)
 
@@ -134,16 +136,17 @@ class Offers:
         costs = self.costs
         verify = self._verify_seconds(k)
 
-        def away(num_clients: int, seconds: float) -> float:
+        def absences(num_clients: int, seconds: float) -> list[Absence]:
             # At worst all clients of a drafter draft at once.
             together = -(-num_clients * self.demand.num_targets // num_drafts)
             drafting = k * costs.draft.seconds(together, together)
             network = costs.rtt_seconds + costs.overhead_seconds
-            round_seconds = pipeline.round_seconds(RoundParts(drafting, seconds, network, costs.draft_rtt_seconds))
+            parts = RoundParts(drafting, seconds, network, costs.draft_rtt_seconds)
             # A drafter that drafts for more outcomes than come true has to find the time for it.
-            return max(round_seconds, pipeline.drafting_rounds() * drafting) - seconds
+            least = max(seconds, pipeline.drafting_rounds() * drafting)
+            return [Absence(share, max(taken, least) - seconds) for share, taken in pipeline.outcomes(parts)]
 
-        return Serving(verify, away)
+        return Serving(verify, absences)
 
     def _verify_seconds(self, k: int) -> Callable[[float], float]:
         """Time that a pass over so many windows takes of the target, with the prefills that its tokens cost."""

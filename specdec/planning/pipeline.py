@@ -66,15 +66,20 @@ class Pipeline:
           `(1 - h) * L + h * x`: the RTT is gone. Messages of the drafter's own link follow each other, so in x the
           drafting counts without its network.
         """
+        return sum(share * seconds for share, seconds in self.outcomes(parts))
+
+    def outcomes(self, parts: RoundParts) -> tuple[tuple[float, float], ...]:
+        """How often a round takes how long, in seconds; the shares add up to 1. See `round_seconds`."""
         h, latency = self.hit_probability, parts.latency
         if self.mode == "off":
-            return latency
+            return ((1.0, latency),)
         if self.mode == "ahead":
-            return latency - h * min(parts.drafting + parts.draft_network, parts.verify + parts.network)
+            hidden = min(parts.drafting + parts.draft_network, parts.verify + parts.network)
+            return ((1.0 - h, latency), (h, latency - hidden))
         hit = max(parts.verify, parts.drafting)
         held_up = max(hit, latency - self.rounds_ahead * hit)
         share = h ** (self.rounds_ahead + 1) / sum(h**power for power in range(self.rounds_ahead + 1))
-        return (1 - h) * latency + h * hit + (held_up - hit) * share
+        return ((1.0 - h, latency), (h - share, hit), (share, held_up))
 
     def drafting_rounds(self) -> float:
         """Windows that the drafter makes for each round: one, and one more that is wasted for each miss."""

@@ -48,12 +48,12 @@ def test_capacity_and_price_by_hand() -> None:
     assert alone.dollars_per_million_tokens == pytest.approx(3.6 / 3600 / 5000 * 1e6, rel=1e-3)
     # Two tokens a round of 80.1 ms at most: 5 + 20 + 0.2 n <= 80.1
     assert together.num_clients == 275
-    # One group: 20 + 0.2 n + 7 <= 80.1. Two groups of n / 2: 2 * (20 + 0.1 n) <= 80.1, which is fewer.
-    assert split.num_clients == 265
+    # Away for 7 ms, a client misses one pass, so there are two groups of n / 2: 2 * (20 + 0.1 n) <= 80.1
+    assert split.num_clients == 200
     assert split.drafts_per_target == 1
-    assert split.busy_share == pytest.approx(73 / 80, rel=1e-3)
+    assert split.busy_share == pytest.approx(1)
     assert split.dollars_per_hour == pytest.approx(3.96)
-    assert split.tokens_per_second == pytest.approx(265 * 2 / 0.08, rel=1e-3)
+    assert split.tokens_per_second == pytest.approx(200 * 2 / 0.08, rel=1e-3)
 
 
 def test_a_saturated_target_serves_more_clients_by_the_factor_of_the_design() -> None:
@@ -101,7 +101,7 @@ def test_more_drafts_where_a_drafter_gets_slow_with_many_clients() -> None:
     costs = replace(COSTS, draft=PassCosts([PassPoint(1, 0.001), PassPoint(101, 0.101)]))
     made = plan(
         costs, Acceptance((0.9,)), pipeline="off", prices=Prices(10.0, 0.01), mix=NO_PROMPTS,
-        goal=LatencyGoal(tpot_seconds=0.04), max_sequences=1000,
+        goal=LatencyGoal(tpot_seconds=0.04), max_sequences=200,
     )  # fmt: skip
     assert made.split.offer is not None
     assert made.split.offer.drafts_per_target > 1
