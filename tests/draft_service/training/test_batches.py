@@ -35,6 +35,47 @@ def test_each_law_stands_at_the_row_before_its_token() -> None:
     assert seen == len(samples)
 
 
+def test_features_lie_at_their_positions() -> None:
+    samples = random_samples(9, num_states=2)
+    by_tokens = {tuple(sample.token_ids.tolist()): sample for sample in samples}
+    forgotten = {samples[3].index: 0.5, samples[4].index: 0.0}
+    found = 0
+    for batch in batch_maker().batches(samples, forgotten):
+        assert batch.features is not None
+        assert batch.features.dtype == torch.float32
+        for token_ids, features in zip(batch.token_ids, batch.features, strict=True):
+            length, sample = next(
+                (length, by_tokens[key])
+                for length in range(len(token_ids), 0, -1)
+                if (key := tuple(token_ids[:length].tolist())) in by_tokens
+            )
+            assert sample.features is not None
+            # Half of one text's are forgotten, its first half.
+            first = len(sample.features) // 2 if sample is samples[3] else 0
+            assert not features[:first].any()
+            assert torch.equal(features[first : length - 1], sample.features[first:].float())
+            assert not features[length - 1 :].any(), "of the last token and of padding there are none"
+            found += 1
+    assert found == 9
+
+
+def test_of_some_texts_the_beginning_is_forgotten_in_training() -> None:
+    samples = random_samples(400, num_states=1)
+    num_blank = []
+    for batch in batch_maker(1024).block(samples, {}, seed=0):
+        assert batch.features is not None
+        for features in batch.features:
+            known = features.any(-1).any(-1).tolist()
+            num_blank.append(known.index(True) if True in known else len(known))
+    share = sum(count > 0 for count in num_blank) / len(num_blank)
+    assert 0.05 < share < 0.2
+    assert len({count for count in num_blank}) > 4
+
+
+def test_without_features_there_are_none() -> None:
+    assert all(batch.features is None for batch in batch_maker().batches(random_samples(3)))
+
+
 def test_a_text_longer_than_a_batch_is_a_batch() -> None:
     sizes = [len(batch.token_ids) for batch in batch_maker(batch_tokens=5).batches(random_samples(4))]
     assert sizes == [1, 1, 1, 1]

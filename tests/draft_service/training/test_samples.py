@@ -11,19 +11,24 @@ from tests.draft_service.training.random_samples import random_samples
 
 
 def same(left: Sample, right: Sample) -> bool:
+    names = ["token_ids", "law_positions", "top_ids", "top_logprobs"]
+    if left.features is None or right.features is None:
+        assert left.features is right.features
+    else:
+        names.append("features")
     return (left.index, left.answer_start) == (right.index, right.answer_start) and all(
-        torch.equal(getattr(left, name), getattr(right, name))
-        for name in ("token_ids", "law_positions", "top_ids", "top_logprobs")
+        torch.equal(getattr(left, name), getattr(right, name)) for name in names
     )
 
 
-@pytest.mark.parametrize("vocab_size", [320, 70_000])
-def test_what_is_appended_is_loaded(tmp_path: Path, vocab_size: int) -> None:
-    first, second = random_samples(5, vocab_size=vocab_size), random_samples(3, first_index=5, vocab_size=vocab_size)
+@pytest.mark.parametrize(("vocab_size", "num_states"), [(320, 0), (70_000, 0), (320, 2)])
+def test_what_is_appended_is_loaded(tmp_path: Path, vocab_size: int, num_states: int) -> None:
+    first = random_samples(5, vocab_size=vocab_size, num_states=num_states)
+    second = random_samples(3, first_index=5, vocab_size=vocab_size, num_states=num_states)
     store = SampleStore(tmp_path / "data")
     assert store.load() == []
-    store.append(first, 1.5)
-    store.append(second, 2.0)
+    returned = [*store.append(first, 1.5), *store.append(second, 2.0)]
+    assert all(same(left, right) for left, right in zip(returned, [*first, *second], strict=True))
     again = SampleStore(tmp_path / "data")
     loaded = again.load()
     assert again.seconds == store.seconds == 3.5

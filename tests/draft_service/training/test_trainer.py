@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from draft_service.trained_draft import own_tensors
 from draft_service.training.batches import BatchMaker
-from draft_service.training.distillation import Closeness
+from draft_service.training.distillation import Closeness, distillation_loss, student_logits
+from draft_service.training.samples import Sample
 from draft_service.training.student import make_student
 from draft_service.training.trainer import Trainer
 from specdec.models.errors import ModelError
@@ -17,12 +18,16 @@ from tests.draft_service.training.random_samples import random_samples
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 
 SAMPLES = random_samples(60)
+WITH_FEATURES = random_samples(60, num_states=2)
 
 
 def trainer_in(directory: Path, *, seed: int = 0, num_states: int = 0) -> Trainer:
     draft_vocab = torch.arange(0, TINY_VOCAB_SIZE, 2)
     maker = BatchMaker(draft_vocab, TINY_VOCAB_SIZE, torch.device("cpu"), batch_tokens=64)
-    student = make_student(tiny_llama(), (0,), draft_vocab, num_states)
+    with torch.random.fork_rng(devices=[]):
+        # A run sets the input of a student with features to the best linear guess before it trains.
+        torch.manual_seed(0)
+        student = make_student(tiny_llama(), (0,), draft_vocab, num_states)
     return Trainer(
         student,
         draft_vocab,
@@ -35,38 +40,54 @@ def trainer_in(directory: Path, *, seed: int = 0, num_states: int = 0) -> Traine
     )
 
 
-def test_the_loss_falls(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path)
-    losses = [trainer.train_block(SAMPLES, 0.0) for _ in range(12)]
+@pytest.mark.parametrize("samples", [SAMPLES, WITH_FEATURES], ids=["tokens", "features"])
+def test_the_loss_falls(tmp_path: Path, samples: list[Sample]) -> None:
+    trainer = trainer_in(tmp_path, num_states=2 if samples is WITH_FEATURES else 0)
+    losses = [trainer.train_block(samples, 0.0) for _ in range(12)]
     assert losses[-1] < losses[0]
     assert trainer.progress.steps == pytest.approx(12 * 8, abs=30)
     assert trainer.progress.visited_tokens > 1000
 
 
-def test_the_embeddings_stay(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path)
+def test_the_loss_is_the_mean_of_the_steps_and_counts_later_ones_less(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, num_states=2)
+    (batch, *_) = trainer._batch_maker.batches(WITH_FEATURES)
+    with torch.no_grad():
+        steps = list(student_logits(trainer.student, batch, torch.float32, 3))
+        losses = [float(distillation_loss(logits, batch)) for logits in steps]
+        found = float(trainer._loss(batch))
+    assert len(set(losses)) == 3
+    assert found == pytest.approx((losses[0] + 0.8 * losses[1] + 0.64 * losses[2]) / 2.44, rel=1e-5)
+
+
+@pytest.mark.parametrize("samples", [SAMPLES, WITH_FEATURES], ids=["tokens", "features"])
+def test_the_embeddings_stay(tmp_path: Path, samples: list[Sample]) -> None:
+    trainer = trainer_in(tmp_path, num_states=2 if samples is WITH_FEATURES else 0)
     before = copy.deepcopy(trainer.student.state_dict())
-    trainer.train_block(SAMPLES, 0.0)
+    trainer.train_block(samples, 0.0)
+    trainer.train_block(samples, 0.0)
     after = trainer.student.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(own_tensors(trainer.student))
 
 
-def test_a_resumed_trainer_goes_on_as_the_other_would_have(tmp_path: Path) -> None:
-    whole = trainer_in(tmp_path / "whole")
+@pytest.mark.parametrize("samples", [SAMPLES, WITH_FEATURES], ids=["tokens", "features"])
+def test_a_resumed_trainer_goes_on_as_the_other_would_have(tmp_path: Path, samples: list[Sample]) -> None:
+    num_states = 2 if samples is WITH_FEATURES else 0
+    whole = trainer_in(tmp_path / "whole", num_states=num_states)
     for block in range(4):
-        whole.train_block(SAMPLES, block / 4)
-    first = trainer_in(tmp_path / "half")
+        whole.train_block(samples, block / 4)
+    first = trainer_in(tmp_path / "half", num_states=num_states)
     assert not first.resume()
     for block in range(2):
-        first.train_block(SAMPLES, block / 4)
+        first.train_block(samples, block / 4)
     first.note(Closeness(0.25, 0.3, 2.0, 100, 1.3))
     first.save()
-    second = trainer_in(tmp_path / "half")
+    second = trainer_in(tmp_path / "half", num_states=num_states)
     assert second.resume()
     assert second.progress == first.progress
     for block in range(2, 4):
-        second.train_block(SAMPLES, block / 4)
+        second.train_block(samples, block / 4)
     expected = own_tensors(whole.student)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in own_tensors(second.student).items())
 

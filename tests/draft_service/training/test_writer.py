@@ -17,6 +17,7 @@ from draft_service.training.conversation import Conversation
 from draft_service.training.samples import NUM_TOP, Sample
 from draft_service.training.writer import TEMPERATURE, Writer, score_in_float32
 from specdec.runner.cache import SequenceCache
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from tests.draft_service.training.running import tied_llama
 from tests.specdec.runner.tiny_architectures import plain_logits
@@ -35,10 +36,15 @@ def write(
     seed: int = 0,
     num_sequences: int = 6,
     max_length: int = 256,
+    feature_states: tuple[int, ...] = (),
 ) -> dict[int, Sample]:
     """The texts with the first `count` numbers that are not known."""
+    model = tiny_llama()
+    hidden_states = HiddenStates(model)
+    if feature_states:
+        hidden_states.watch(feature_states)
     writer = Writer(
-        ModelRunner(tiny_llama(), TINY_VOCAB_SIZE),
+        ModelRunner(model, TINY_VOCAB_SIZE, hidden_states),
         conversation,
         stops,
         prompts,
@@ -46,6 +52,7 @@ def write(
         num_sequences=num_sequences,
         max_answer_tokens=20,
         max_length=max_length,
+        feature_states=feature_states,
     )
     found: dict[int, Sample] = {}
     wanted = list(itertools.islice((index for index in itertools.count() if index not in known), count))
