@@ -122,6 +122,7 @@ async def measure_target(
     reader = PassReader(deployment.target_log)
     async with ServiceGroup([spec], drain_seconds=_DRAIN_SECONDS) as group:
         process = psutil.Process(group["target"].pid)
+        opened = asyncio.Event()
         driving = asyncio.create_task(
             drive_target(
                 spec.address,
@@ -129,16 +130,20 @@ async def measure_target(
                 num_draft_tokens=num_draft_tokens,
                 prompt_length=_PROMPT_TOKENS,
                 max_length=MAX_LENGTH,
+                on_opened=opened.set,
             )
         )
+        opening = asyncio.create_task(opened.wait())
         try:
+            await asyncio.wait([driving, opening], return_when=asyncio.FIRST_COMPLETED)
             await _while(driving, warm_up_seconds)
             before, began = process.cpu_times(), time.perf_counter()
             await _while(driving, duration_seconds)
             after, ended = process.cpu_times(), time.perf_counter()
         finally:
-            driving.cancel()
-            await asyncio.gather(driving, return_exceptions=True)
+            for task in (driving, opening):
+                task.cancel()
+            await asyncio.gather(driving, opening, return_exceptions=True)
     passes = reader.between(began, ended)
     if not passes:
         raise TooShortError

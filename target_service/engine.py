@@ -227,10 +227,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         for pending, *_ in shares:
             pending.compute_seconds += elapsed
         for pending, verdict in verdicts:
-            verdict.timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
-            verdict.timings.compute_microseconds = round(pending.compute_seconds * 1e6)
-            verdict.timings.batch_sequences = len(shares)
-            verdict.timings.batch_rows = pass_rows.total
+            timings = verdict.timings
+            timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
+            timings.compute_microseconds = round(pending.compute_seconds * 1e6)
+            timings.batch_sequences = len(shares)
+            timings.batch_rows = pass_rows.total
             self._answer(pending, verdict)
 
     def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:

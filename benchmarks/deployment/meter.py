@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.deployment.pass_log import Pass, PassLog
 from benchmarks.simulation.acceptance_dial import AcceptanceDial
 from benchmarks.simulation.clock import wait_until
 from benchmarks.simulation.profile import DeviceModel, PassShape
+from specdec.models.loading import LoadedModel
 from specdec.runner.runner import ModelRunner, Work
 
 Forward = Callable[[Sequence[Work]], list[torch.Tensor]]
@@ -101,3 +103,17 @@ def metered_runner(meter: PassMeter) -> type[ModelRunner]:
             return meter.run(batch, super().forward)
 
     return MeteredRunner
+
+
+def metered_making(
+    meter: PassMeter, make: Callable[[LoadedModel], ModelRunner]
+) -> Callable[[LoadedModel], ModelRunner]:
+    """`make`, with the passes of the runners that it gives going through a meter, whatever their class."""
+
+    def make_metered(loaded: LoadedModel) -> ModelRunner:
+        meter.watch(loaded.model)
+        runner = make(loaded)
+        runner.forward = functools.partial(meter.run, forward=runner.forward)  # type: ignore[method-assign]
+        return runner
+
+    return make_metered

@@ -21,11 +21,12 @@ import target_service.measuring
 import target_service.service
 from benchmarks.deployment.colocated import ColocatedServices
 from benchmarks.deployment.device_turns import DeviceTurns
-from benchmarks.deployment.meter import PassMeter, metered_runner
+from benchmarks.deployment.meter import PassMeter, metered_making, metered_runner
 from benchmarks.deployment.metered_options import ProcessOptions, ServiceOptions
 from benchmarks.deployment.pass_log import PassLog
 from benchmarks.simulation.acceptance_dial import AcceptanceDial
 from benchmarks.simulation.clock import sharpen_timers
+from draft_service.feature_runner import make_runner
 from specdec.serving.host import Service
 from specdec.serving.process import run
 from specdec.settings import ServiceSettings
@@ -38,12 +39,13 @@ def main() -> int:
     if any(service is not None and service.device is not None for service in (options.target, options.draft)):
         sharpen_timers()
     if options.target is not None:
-        _meter(target_service.service, options.target, turns)
+        _replace(target_service.service, "ModelRunner", metered_runner(_meter(options.target, turns)))
         # In slow motion, what the target measures of its passes when it starts takes as much longer.
         budget = options.target.time_scale * target_service.measuring._BUDGET_SECONDS
         _replace(target_service.measuring, "_BUDGET_SECONDS", budget)
     if options.draft is not None:
-        _meter(draft_service.drafters.making, options.draft, turns)
+        metered = metered_making(_meter(options.draft, turns), make_runner)
+        _replace(draft_service.drafters.making, "make_runner", metered)
     if options.target is not None and options.draft is not None:
         return _run_both(options.target, options.draft)
     if options.target is not None:
@@ -53,11 +55,10 @@ def main() -> int:
     raise SystemExit("nothing to run")
 
 
-def _meter(module: ModuleType, options: ServiceOptions, turns: DeviceTurns) -> None:
-    """Let a module run its model through a meter."""
+def _meter(options: ServiceOptions, turns: DeviceTurns) -> PassMeter:
+    """The meter of a service."""
     dial = None if options.acceptance is None else AcceptanceDial(options.acceptance)
-    meter = PassMeter(PassLog(options.log), turns, device=options.device, time_scale=options.time_scale, dial=dial)
-    _replace(module, "ModelRunner", metered_runner(meter))
+    return PassMeter(PassLog(options.log), turns, device=options.device, time_scale=options.time_scale, dial=dial)
 
 
 def _main(module: ModuleType, options: ServiceOptions) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from specdec.checksum import prefix_checksum
@@ -31,7 +31,13 @@ class _Sequence:
 
 
 async def drive_target(
-    address: str, *, num_sequences: int, num_draft_tokens: int, prompt_length: int, max_length: int
+    address: str,
+    *,
+    num_sequences: int,
+    num_draft_tokens: int,
+    prompt_length: int,
+    max_length: int,
+    on_opened: Callable[[], None],
 ) -> None:
     """Open sequences and send window after window, for all of them at once, until cancelled or the context is full.
 
@@ -43,6 +49,7 @@ async def drive_target(
         num_draft_tokens: of each window; they are ids without sense, most of which are rejected.
         prompt_length: tokens of each prompt.
         max_length: longest sequence.
+        on_opened: called once all prompts are prefilled, before the first windows.
 
     Raises:
         TargetDriverError: a sequence was refused.
@@ -66,11 +73,15 @@ async def drive_target(
         try:
             outbox.put_nowait(target_pb2.VerifyRequest(commands=commands))
             num_missing = num_sequences
+            is_opened = False
             async for response in call:
                 for event in response.events:
                     _take(sequences[event.sequence_id], event, drafts)
                 num_missing -= len(response.events)
                 if num_missing == 0:
+                    if not is_opened:
+                        is_opened = True
+                        on_opened()
                     if any(sequence.length + num_draft_tokens + 1 >= max_length for sequence in sequences.values()):
                         return
                     commands = [_window(sequence, drafts) for sequence in sequences.values()]

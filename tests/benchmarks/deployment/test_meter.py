@@ -1,17 +1,20 @@
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.deployment.device_turns import DeviceTurns
-from benchmarks.deployment.meter import PassMeter, metered_runner
+from benchmarks.deployment.meter import PassMeter, metered_making, metered_runner
 from benchmarks.deployment.pass_log import PassLog, PassReader
 from benchmarks.simulation.acceptance_dial import AcceptanceDial
 from benchmarks.simulation.profile import DeviceModel
+from specdec.models.loading import LoadedModel
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
+from specdec.tokenizer_files import TokenizerFiles
+from specdec.v1 import model_pb2
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 
 
@@ -22,10 +25,26 @@ def run_passes(runner: ModelRunner) -> list[torch.Tensor]:
     return runner.forward([Work(first, [7, 8], 2)])
 
 
-def test_a_metered_runner_gives_the_same_logits_and_notes_its_passes(tmp_path: Path) -> None:
+def by_class(meter: PassMeter) -> ModelRunner:
+    return metered_runner(meter)(tiny_llama(), TINY_VOCAB_SIZE)
+
+
+def by_making(meter: PassMeter) -> ModelRunner:
+    loaded = LoadedModel(
+        tiny_llama(),
+        model_pb2.ModelInfo(vocab_size=TINY_VOCAB_SIZE),
+        TokenizerFiles(b"", chat_template="", special_tokens={}),
+    )
+    return metered_making(meter, lambda draft: ModelRunner(draft.model, draft.info.vocab_size))(loaded)
+
+
+@pytest.mark.parametrize("metered", [by_class, by_making])
+def test_a_metered_runner_gives_the_same_logits_and_notes_its_passes(
+    tmp_path: Path, metered: Callable[[PassMeter], ModelRunner]
+) -> None:
     meter = PassMeter(PassLog(tmp_path / "log"), DeviceTurns())
     began = time.perf_counter()
-    found = run_passes(metered_runner(meter)(tiny_llama(), TINY_VOCAB_SIZE))
+    found = run_passes(metered(meter))
     ended = time.perf_counter()
     expected = run_passes(ModelRunner(tiny_llama(), TINY_VOCAB_SIZE))
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
