@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import grpc
 
@@ -152,7 +153,7 @@ def _costs(costs: Iterable[model_pb2.ForwardCost]) -> PassCosts | None:
 
 
 async def _orchestrator_figures(address: str) -> Figures:
-    rounds: list[generation_pb2.RoundReport] = []
+    rounds: list[ProbedRound] = []
     async with GenerationClient(address, timeout_seconds=_GENERATION_TIMEOUT_SECONDS) as client:
         # The first one finds everything cold.
         await client.collect(_request(_PROMPTS[0], 1))
@@ -161,12 +162,25 @@ async def _orchestrator_figures(address: str) -> Figures:
     return figures_of_rounds(rounds, f"orchestrator {address}")
 
 
-async def _rounds(client: GenerationClient, num_draft_tokens: int) -> list[generation_pb2.RoundReport]:
+class ProbedRound(NamedTuple):
+    """A round, and how many draft tokens were asked for."""
+
+    num_wanted: int
+    report: generation_pb2.RoundReport
+
+
+async def _rounds(client: GenerationClient, num_draft_tokens: int) -> list[ProbedRound]:
     """Of all prompts, prefills left out; none if the server takes no such windows."""
-    rounds: list[generation_pb2.RoundReport] = []
+    rounds = []
     try:
         for prompt in _PROMPTS:
-            rounds += (await client.collect(_request(prompt, num_draft_tokens))).rounds[1:]
+            result = await client.collect(_request(prompt, num_draft_tokens))
+            length = (result.started.num_prompt_tokens if result.started else 0) + _NEW_TOKENS
+            # At the end of the text there is no room for more.
+            rounds += [
+                ProbedRound(max(0, min(num_draft_tokens, length - report.base_length - 1)), report)
+                for report in result.rounds[1:]
+            ]
     except grpc.aio.AioRpcError as error:
         if error.code() != grpc.StatusCode.INVALID_ARGUMENT or not num_draft_tokens:
             raise
@@ -189,9 +203,9 @@ class _Counts:
     judged: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     accepted: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, num_draft_tokens: int, num_accepted: int) -> None:
-        """One window. Tokens behind the first rejection were not judged."""
-        for position in range(1, min(num_accepted + 1, num_draft_tokens) + 1):
+    def add(self, num_wanted: int, num_accepted: int) -> None:
+        """One window. A token that was wanted and not drafted is one not accepted; those behind it do not count."""
+        for position in range(1, min(num_accepted + 1, num_wanted) + 1):
             self.judged[position] += 1
             self.accepted[position] += position <= num_accepted
 
@@ -205,7 +219,7 @@ class _Counts:
         return Acceptance(tuple(rates)) if rates else None
 
 
-def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str) -> Figures:
+def figures_of_rounds(rounds: Sequence[ProbedRound], source: str) -> Figures:
     """Means over reported rounds: what is late now and then counts for the rate, so medians would promise too much.
 
     The network is what the services do not account for of the waits, and so holds the time of messages too.
@@ -217,7 +231,8 @@ def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str)
     passes: defaultdict[int, list[float]] = defaultdict(list)
     networks, draft_networks, steps, rests = [], [], [], []
     counts = _Counts()
-    for report in rounds:
+    for num_wanted, report in rounds:
+        counts.add(num_wanted, report.num_accepted_tokens)
         rests.append(report.wall_microseconds - report.draft_wait_microseconds - report.verify_wait_microseconds)
         verify, draft = report.verify, report.draft
         if verify.batch_rows:
@@ -228,7 +243,6 @@ def figures_of_rounds(rounds: Sequence[generation_pb2.RoundReport], source: str)
             steps.append(draft.compute_microseconds / report.num_draft_tokens)
             spent = draft.queue_microseconds + draft.compute_microseconds
             draft_networks.append(report.draft_wait_microseconds - spent)
-            counts.add(report.num_draft_tokens, report.num_accepted_tokens)
     points = [PassPoint(rows, _seconds(durations)) for rows, durations in sorted(passes.items()) if any(durations)]
     return Figures(
         verify=PassCosts(points) if points else None,

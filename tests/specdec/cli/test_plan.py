@@ -111,7 +111,7 @@ async def test_what_was_not_given_is_read_from_a_running_system(cli: Cli, server
     assert ended.status == 0, ended.err
     said = json.loads(ended.out)
     assert said["given"]["draft_passes"][0]["seconds"] == 0.002
-    assert said["given"]["acceptance_by_position"] == pytest.approx([0.5])
+    assert said["given"]["acceptance_by_position"] == pytest.approx([1 / 3])
     assert said["notes"][0].startswith(f"orchestrator {server.address}")
 
 

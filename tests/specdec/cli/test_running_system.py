@@ -6,7 +6,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from specdec.cli.running_system import Figures, ServiceUnreadableError, figures_of_rounds, read_figures
+from specdec.cli.running_system import Figures, ProbedRound, ServiceUnreadableError, figures_of_rounds, read_figures
 from specdec.planning.pass_costs import PassCosts
 from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 from tests.specdec.cli.conftest import Server
@@ -95,32 +95,38 @@ async def test_an_orchestrator_is_sent_generations_whose_rounds_are_read(server:
     sizes = [request.num_draft_tokens for request in server.generation.requests[1:]]
     assert sizes == [size for size in (0, 1, 2, 4, 8) for _ in range(3)]
     assert all(request.sampling.temperature == 0 for request in server.generation.requests)
-    # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting; position 2 judged too rarely.
+    # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting. And one without.
     assert figures.draft is not None
     assert figures.draft.seconds(1) == pytest.approx((0.0015 / 2 + 0.0015 / 3) / 2)
     assert figures.acceptance is not None
-    assert figures.acceptance.rates == pytest.approx((0.5,))
+    # Position 2 was wanted too rarely.
+    assert figures.acceptance.rates == pytest.approx((1 / 3,))
     assert figures.draft_rtt_seconds == pytest.approx(0.001)
     # Its verdicts name no rows: nothing was computed.
     assert figures.verify is None
 
 
-def report(k: int, accepted: int, rows: int, compute: int, network: int = 2_000) -> generation_pb2.RoundReport:
-    return generation_pb2.RoundReport(
-        num_draft_tokens=k,
+def probed(
+    k: int, accepted: int, rows: int, compute: int, network: int = 2_000, drafted: int | None = None
+) -> ProbedRound:
+    """K were wanted, and as many drafted if nothing else is said."""
+    num_drafted = k if drafted is None else drafted
+    report = generation_pb2.RoundReport(
+        num_draft_tokens=num_drafted,
         num_accepted_tokens=accepted,
-        wall_microseconds=(4_000 if k else 0) + 500 + compute + network + 300,
-        draft_wait_microseconds=4_000 if k else 0,
+        wall_microseconds=(4_000 if num_drafted else 0) + 500 + compute + network + 300,
+        draft_wait_microseconds=4_000 if num_drafted else 0,
         verify_wait_microseconds=500 + compute + network,
-        draft=model_pb2.Timings(queue_microseconds=100, compute_microseconds=1_000 * k) if k else None,
+        draft=model_pb2.Timings(queue_microseconds=100, compute_microseconds=1_000 * k) if num_drafted else None,
         verify=model_pb2.Timings(queue_microseconds=500, compute_microseconds=compute, batch_rows=rows),
     )
+    return ProbedRound(k, report)
 
 
 def test_rounds_are_taken_apart() -> None:
     rounds = [
-        *(report(0, 0, 1, compute) for compute in [5_000, *[20_000] * 24, *[21_000] * 24, 900_000]),
-        *(report(3, accepted, 4, 30_000) for accepted in (0, 1, 2, 3) for _ in range(30)),
+        *(probed(0, 0, 1, compute) for compute in [5_000, *[20_000] * 24, *[21_000] * 24, 900_000]),
+        *(probed(3, accepted, 4, 30_000) for accepted in (0, 1, 2, 3) for _ in range(30)),
     ]
     figures = figures_of_rounds(rounds, "here")
     assert figures.verify is not None
@@ -136,11 +142,19 @@ def test_rounds_are_taken_apart() -> None:
     assert figures.acceptance.rates == pytest.approx((90 / 120, 60 / 90, 30 / 60))
 
 
+def test_what_was_wanted_and_not_drafted_was_not_accepted() -> None:
+    """A lookup that finds nothing costs a round its drafts as a wrong one does."""
+    rounds = [*(probed(2, 2, 3, 1_000) for _ in range(30)), *(probed(2, 0, 1, 1_000, drafted=0) for _ in range(90))]
+    figures = figures_of_rounds(rounds, "here")
+    assert figures.acceptance is not None
+    assert figures.acceptance.rates == pytest.approx((0.25, 1.0))
+
+
 def test_a_position_judged_too_rarely_is_left_out() -> None:
-    figures = figures_of_rounds([*(report(2, 0, 3, 1_000) for _ in range(39)), report(2, 2, 3, 1_000)], "here")
+    figures = figures_of_rounds([*(probed(2, 0, 3, 1_000) for _ in range(39)), probed(2, 2, 3, 1_000)], "here")
     assert figures.acceptance is not None
     assert figures.acceptance.rates == pytest.approx((0.025,))
-    assert figures_of_rounds([report(2, 2, 3, 1_000)], "here").acceptance is None
+    assert figures_of_rounds([probed(2, 2, 3, 1_000)], "here").acceptance is None
 
 
 def test_without_rounds_nothing_is_known() -> None:
