@@ -81,6 +81,17 @@ def short_vocabulary(directory: Path) -> Drafter:
     return make_drafter(DraftSettings(drafter="model", model=str(draft), device="cpu", **_LIMITS))
 
 
+def reading_features(directory: Path) -> Drafter:
+    """The same, reading what the target has in mind.
+
+    Args:
+        directory: for the files; empty.
+    """
+    target = save_target(directory / "target")
+    draft = save_untrained_draft(target, tiny_llama(0), (1, 2))
+    return make_drafter(DraftSettings(drafter="model", model=str(draft), device="cpu", **_LIMITS))
+
+
 def suffix() -> Drafter:
     """A drafter without a model, that goes by any match, in past outputs too."""
     return make_drafter(DraftSettings(drafter="suffix", suffix_min=1, **_LIMITS))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from draft_service.feature_input import NAME
+from draft_service.feature_input import NAME, FeatureInput
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.student import make_student
@@ -52,11 +52,26 @@ def lively_student(
     return student
 
 
+def foreseeing_student(target: PreTrainedModel, draft_vocab: torch.Tensor, num_states: int) -> PreTrainedModel:
+    """An untrained student with features that is often right: the target's layers, on nearly the target's embeddings."""
+    student = make_student(target, (0, 1), draft_vocab)
+    inputs = FeatureInput(target.config.hidden_size, num_states)
+    generator = torch.Generator().manual_seed(5)
+    size = float(target.get_input_embeddings().weight.square().mean().sqrt())  # type: ignore[union-attr, operator]
+    with torch.no_grad():
+        inputs.token.weight.copy_(size * torch.eye(inputs.hidden_size))
+        inputs.token.bias.zero_()
+        for each in (inputs.target, inputs.own):
+            each.weight.copy_(torch.randn(each.weight.shape, generator=generator) * 0.1 * size)
+    student.add_module(NAME, inputs)
+    return student
+
+
 def save_untrained_draft(target_directory: Path, target: PreTrainedModel, features: tuple[int, ...] = ()) -> Path:
-    """A draft with both layers of a tiny target and every third token; with features all layers have a say."""
+    """A draft with both layers of a tiny target and every third token."""
     draft_vocab = torch.arange(0, target.config.vocab_size, 3)
     student = (
-        lively_student(target, (0, 1), draft_vocab, len(features))
+        foreseeing_student(target, draft_vocab, len(features))
         if features
         else make_student(target, (0, 1), draft_vocab)
     )

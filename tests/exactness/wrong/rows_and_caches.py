@@ -52,4 +52,4 @@ def draft_cache_not_cut_back(patch: pytest.MonkeyPatch) -> None:
 def padding_left_in(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint's padding rows take part in the softmax."""
     init = ModelRunner.__init__
-    patch.setattr(ModelRunner, "__init__", lambda self, model, vocab_size: init(self, model, 1 << 20))
+    patch.setattr(ModelRunner, "__init__", lambda self, model, vocab_size, *rest: init(self, model, 1 << 20, *rest))
