@@ -29,6 +29,8 @@ _PROMPTS = (
     "Write a short letter to a friend about a walk in the mountains.",
 )
 _NEW_TOKENS = 48
+_USUALLY = 0.9
+"""Share of the rounds with drafts below which the formulas, by which every round has some, do not fit."""
 _WINDOW_SIZES = (0, 1, 2, 4, 8)
 _FEWEST_JUDGED = 30
 """A position that was judged less often says too little."""
@@ -231,6 +233,7 @@ def figures_of_rounds(rounds: Sequence[ProbedRound], source: str) -> Figures:
     passes: defaultdict[int, list[float]] = defaultdict(list)
     networks, draft_networks, steps, rests = [], [], [], []
     counts = _Counts()
+    num_wanting = sum(probed.num_wanted > 0 for probed in rounds)
     for num_wanted, report in rounds:
         counts.add(num_wanted, report.num_accepted_tokens)
         rests.append(report.wall_microseconds - report.draft_wait_microseconds - report.verify_wait_microseconds)
@@ -252,8 +255,21 @@ def figures_of_rounds(rounds: Sequence[ProbedRound], source: str) -> Figures:
         draft_rtt_seconds=max(_seconds(draft_networks), 0.0) if draft_networks else None,
         overhead_seconds=max(_seconds(rests), 0.0) if rests else None,
         acceptance=counts.acceptance(),
-        notes=(f"{source}: {len(rounds)} rounds of short generations at temperature 0, {len(steps)} with drafts",),
+        notes=(
+            f"{source}: {len(rounds)} rounds of short generations at temperature 0, {len(steps)} with drafts",
+            *_doubts(len(steps), num_wanting),
+        ),
     )
+
+
+def _doubts(num_drafted: int, num_wanting: int) -> list[str]:
+    """What is to be said of a drafter that often has nothing to propose."""
+    if num_drafted >= _USUALLY * num_wanting:
+        return []
+    return [
+        f"its drafter proposed something in {num_drafted / num_wanting:.0%} of the rounds that wanted drafts; the "
+        "plan takes the others to cost as much, which is more than they do"
+    ]
 
 
 def _seconds(microseconds: Sequence[float]) -> float:

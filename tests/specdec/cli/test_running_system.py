@@ -140,6 +140,7 @@ def test_rounds_are_taken_apart() -> None:
     assert figures.acceptance is not None
     # Of 120 windows 90 got past the first, 60 past the second, 30 past the third token.
     assert figures.acceptance.rates == pytest.approx((90 / 120, 60 / 90, 30 / 60))
+    assert len(figures.notes) == 1
 
 
 def test_what_was_wanted_and_not_drafted_was_not_accepted() -> None:
@@ -148,6 +149,7 @@ def test_what_was_wanted_and_not_drafted_was_not_accepted() -> None:
     figures = figures_of_rounds(rounds, "here")
     assert figures.acceptance is not None
     assert figures.acceptance.rates == pytest.approx((0.25, 1.0))
+    assert "something in 25% of the rounds" in figures.notes[1]
 
 
 def test_a_position_judged_too_rarely_is_left_out() -> None:
