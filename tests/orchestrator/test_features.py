@@ -1,0 +1,148 @@
+"""The target's features pass through the orchestrator to a drafter that reads them, and a lack of them harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from specdec.telemetry import names
+from specdec.v1 import draft_pb2, target_pb2
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
+from tests.orchestrator.running import PROMPT, request, running
+from tests.orchestrator.serving import until
+from tests.orchestrator.table import plain_continuation, table_token
+
+EXPECTED = plain_continuation(PROMPT, 24)
+OF_TARGET: dict[str, Any] = {"hidden_size": 8, "num_hidden_states": 4}
+OF_DRAFT: dict[str, Any] = {"hidden_size": 8, "feature_states": [2, 4], "max_feature_tokens": 99}
+
+
+def features_at(length: int) -> bytes:
+    """Stand for the features of the verdict after which a sequence has this length."""
+    return b"features before %d" % length
+
+
+class GivingTarget(FakeTarget):
+    """Gives features where it is asked for them."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{**OF_TARGET, **facts})
+        self.asking: set[bytes] = set()
+        self.change = self._give
+
+    def _give(self, command: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> Iterable[target_pb2.TargetEvent]:
+        if command.open.feature_states:
+            self.asking.add(command.sequence_id)
+        if command.sequence_id in self.asking:
+            verdict = event.opened.first if event.HasField("opened") else event.verdict
+            verdict.features = features_at(verdict.committed_length)
+        return [event]
+
+    @property
+    def opens(self) -> list[target_pb2.TargetOpen]:
+        return [command.open for command in self.commands if command.HasField("open")]
+
+
+def commits(draft: FakeDraft) -> list[draft_pb2.DraftCommit]:
+    return [command.commit for command in draft.commands if command.HasField("commit")]
+
+
+async def test_each_commit_carries_the_features_of_its_verdict() -> None:
+    target, draft = GivingTarget(), FakeDraft(**OF_DRAFT)
+    async with running(target, draft) as run:
+        result = await run.generate()
+    assert result.token_ids == EXPECTED
+    (opening,) = target.opens
+    assert list(opening.feature_states) == [2, 4]
+    assert opening.max_feature_tokens == 99
+    sent = commits(draft)
+    # The one of the open's verdict is among them.
+    assert sent[0].committed_length == len(PROMPT) + 1
+    assert len(sent) > 5
+    assert all(commit.features == features_at(commit.committed_length) for commit in sent)
+    assert not draft.refusals
+
+
+async def test_who_reads_none_is_sent_none() -> None:
+    target, draft = GivingTarget(), FakeDraft()
+    async with running(target, draft) as run:
+        await run.generate()
+    assert [list(opening.feature_states) for opening in target.opens] == [[]]
+    assert all(commit.features == b"" for commit in commits(draft))
+
+
+async def test_a_request_without_drafts_asks_for_none() -> None:
+    target, draft = GivingTarget(), FakeDraft(**OF_DRAFT)
+    async with running(target, draft) as run:
+        result = await run.generate(request(num_draft_tokens=0))
+    assert result.token_ids == EXPECTED
+    assert [list(opening.feature_states) for opening in target.opens] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("of_target", "named"),
+    [
+        ({"num_hidden_states": 3}, ["hidden state 4", "gives 3"]),
+        ({"num_hidden_states": 0, "hidden_size": 0}, ["hidden state 4", "gives none"]),
+        ({"hidden_size": 16}, ["hidden states of 8", "has 16"]),
+    ],
+)
+async def test_a_target_that_lacks_what_the_draft_reads_is_named_and_asked_for_nothing(
+    of_target: dict[str, Any], named: list[str]
+) -> None:
+    target, draft = GivingTarget(**of_target), FakeDraft(**OF_DRAFT)
+    async with running(target, draft) as run:
+        result = await run.generate()
+        assert run.service.draft is not None
+        mismatch = run.service.draft.mismatch
+        assert set(run.counting.by_attribute(names.FALLBACKS)) == {"mismatch"}
+    assert result.token_ids == EXPECTED
+    assert all(value in mismatch for value in named), mismatch
+    assert not draft.commands
+    assert [list(opening.feature_states) for opening in target.opens] == [[]]
+
+
+async def test_a_target_with_more_states_than_the_draft_reads_will_do() -> None:
+    target, draft = GivingTarget(num_hidden_states=30), FakeDraft(**OF_DRAFT)
+    async with running(target, draft) as run:
+        await run.generate()
+        assert run.service.draft is not None
+        assert run.service.draft.mismatch == ""
+    assert draft.commands
+
+
+async def test_a_draft_that_is_opened_again_goes_on_with_what_comes(short_pauses: None) -> None:
+    target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
+    target.delay_seconds = 0.01
+    async with running(target, draft) as run:
+        generating = asyncio.create_task(run.generate(request(max_new_tokens=300)))
+        await until(lambda: len(commits(draft)) > 4)
+        draft.break_streams()
+        result = await generating
+        assert run.counting.by_attribute(names.RESYNCS) == {"draft": 1}
+    assert result.token_ids == plain_continuation(PROMPT, 300)
+    again = max(place for place, command in enumerate(draft.commands) if command.HasField("open"))
+    assert again > 4
+    # An open carries tokens alone; what the target ran since then comes with the commits.
+    later = [command.commit for command in draft.commands[again + 1 :] if command.HasField("commit")]
+    assert len(later) > 4
+    assert all(commit.features == features_at(commit.committed_length) for commit in later)
+    assert not draft.refusals
+
+
+async def test_a_target_that_is_opened_again_is_asked_again(short_pauses: None) -> None:
+    target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
+    target.delay_seconds = 0.01
+    async with running(target, draft) as run:
+        generating = asyncio.create_task(run.generate(request(max_new_tokens=300)))
+        await until(lambda: len(commits(draft)) > 4)
+        target.break_streams()
+        result = await generating
+    assert result.token_ids == plain_continuation(PROMPT, 300)
+    assert len(target.opens) == 2
+    assert all(list(opening.feature_states) == [2, 4] for opening in target.opens)
+    assert all(commit.features == features_at(commit.committed_length) for commit in commits(draft))
+    assert not draft.refusals
