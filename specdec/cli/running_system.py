@@ -159,8 +159,10 @@ async def _orchestrator_figures(address: str) -> Figures:
     async with GenerationClient(address, timeout_seconds=_GENERATION_TIMEOUT_SECONDS) as client:
         # The first one finds everything cold.
         await client.collect(_request(_PROMPTS[0], 1))
-        for num_draft_tokens in _WINDOW_SIZES:
-            rounds += await _rounds(client, num_draft_tokens)
+        # In turns, so that a slow minute hits every size.
+        for prompt in _PROMPTS:
+            for num_draft_tokens in _WINDOW_SIZES:
+                rounds += await _rounds(client, prompt, num_draft_tokens)
     return figures_of_rounds(rounds, f"orchestrator {address}")
 
 
@@ -171,22 +173,20 @@ class ProbedRound(NamedTuple):
     report: generation_pb2.RoundReport
 
 
-async def _rounds(client: GenerationClient, num_draft_tokens: int) -> list[ProbedRound]:
-    """Of all prompts, prefills left out; none if the server takes no such windows."""
-    rounds = []
+async def _rounds(client: GenerationClient, prompt: str, num_draft_tokens: int) -> list[ProbedRound]:
+    """Of a prompt, prefill left out; none if the server takes no such windows."""
     try:
-        for prompt in _PROMPTS:
-            result = await client.collect(_request(prompt, num_draft_tokens))
-            length = (result.started.num_prompt_tokens if result.started else 0) + _NEW_TOKENS
-            # At the end of the text there is no room for more.
-            rounds += [
-                ProbedRound(max(0, min(num_draft_tokens, length - report.base_length - 1)), report)
-                for report in result.rounds[1:]
-            ]
+        result = await client.collect(_request(prompt, num_draft_tokens))
     except grpc.aio.AioRpcError as error:
-        if error.code() != grpc.StatusCode.INVALID_ARGUMENT or not num_draft_tokens:
-            raise
-    return rounds
+        if error.code() == grpc.StatusCode.INVALID_ARGUMENT and num_draft_tokens:
+            return []
+        raise
+    length = (result.started.num_prompt_tokens if result.started else 0) + _NEW_TOKENS
+    # At the end of the text there is no room for more.
+    return [
+        ProbedRound(max(0, min(num_draft_tokens, length - report.base_length - 1)), report)
+        for report in result.rounds[1:]
+    ]
 
 
 def _request(prompt: str, num_draft_tokens: int) -> generation_pb2.GenerateRequest:

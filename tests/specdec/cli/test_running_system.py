@@ -93,7 +93,7 @@ async def test_several_services_complete_each_other() -> None:
 async def test_an_orchestrator_is_sent_generations_whose_rounds_are_read(server: Server) -> None:
     figures = await read_figures([server.address])
     sizes = [request.num_draft_tokens for request in server.generation.requests[1:]]
-    assert sizes == [size for size in (0, 1, 2, 4, 8) for _ in range(3)]
+    assert sizes == [0, 1, 2, 4, 8] * 3
     assert all(request.sampling.temperature == 0 for request in server.generation.requests)
     # The stand-in's rounds with drafts: 2 of 2 and 0 of 3 accepted, 1.5 ms of drafting. And one without.
     assert figures.draft is not None
