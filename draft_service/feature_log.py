@@ -22,11 +22,13 @@ class FeatureLog:
     def __init__(self, num_states: int, hidden_size: int, max_tokens: int) -> None:
         self._shape = (num_states, hidden_size)
         self._max_tokens = max_tokens
-        self._parts: deque[tuple[int, torch.Tensor]] = deque()  # first position; (tokens, states, hidden_size), float16
+        self._parts: deque[tuple[int, torch.Tensor]] = (
+            deque()
+        )  # first position; (tokens, states, hidden_size), bfloat16
         self._num_tokens = 0
 
     def read(self, data: bytes) -> torch.Tensor:
-        """Features from the wire; (tokens, states, hidden_size), float16.
+        """Features from the wire; (tokens, states, hidden_size), bfloat16.
 
         Raises:
             InvalidArgumentError: they are not whole tokens, more than are taken at once, or not all finite numbers.
@@ -37,8 +39,8 @@ class FeatureLog:
                 f"features have {len(data)} bytes; a token has {size}, and at most {self._max_tokens} tokens are taken"
             )
         if not data:
-            return torch.empty((0, *self._shape), dtype=torch.float16)
-        features = torch.frombuffer(bytearray(data), dtype=torch.float16).view(-1, *self._shape)
+            return torch.empty((0, *self._shape), dtype=torch.bfloat16)
+        features = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(-1, *self._shape)
         if not bool(torch.isfinite(features).all()):
             raise InvalidArgumentError("features are not all finite numbers")
         return features
@@ -58,24 +60,24 @@ class FeatureLog:
         while self._num_tokens > self._max_tokens and len(self._parts) > 1:
             self._num_tokens -= len(self._parts.popleft()[1])
 
-    def before(self, first_row: int, num_rows: int) -> tuple[torch.Tensor, bool]:
-        """For each row, the features of the position before it.
+    def at(self, first: int, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features of some positions.
 
         Args:
-            first_row: position of the first row.
-            num_rows: how many rows.
+            first: the first position; may be negative, where there is nothing.
+            num_rows: how many positions.
 
         Returns:
-            (num_rows, states, hidden_size), float16, zeros where there are none; and whether there are all that there
-            can be: nothing stands before the first token of a text.
+            (num_rows, states, hidden_size), bfloat16, zeros where there are none; and (num_rows,), bool, where there
+            are some.
         """
-        found = torch.zeros((num_rows, *self._shape), dtype=torch.float16)
-        missing = set(range(max(1, first_row), first_row + num_rows))
+        found = torch.zeros((num_rows, *self._shape), dtype=torch.bfloat16)
+        is_known = torch.zeros(num_rows, dtype=torch.bool)
         for start, part in reversed(self._parts):
-            if not missing or start + len(part) <= min(missing) - 1:
+            if bool(is_known.all()) or start + len(part) <= first:
                 break
-            low, high = max(start, first_row - 1), min(start + len(part), first_row + num_rows - 1)
+            low, high = max(start, first), min(start + len(part), first + num_rows)
             if low < high:
-                found[low + 1 - first_row : high + 1 - first_row] = part[low - start : high - start]
-                missing.difference_update(range(low + 1, high + 1))
-        return found, not missing
+                found[low - first : high - first] = part[low - start : high - start]
+                is_known[low - first : high - first] = True
+        return found, is_known

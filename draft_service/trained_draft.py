@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from draft_service.draft_vocabulary import restrict_head, spread_logits
-from draft_service.feature_input import NAME, FeatureInput
 from draft_service.shipped_drafts import shipped_drafts
+from draft_service.state_guess import NAME, StateGuess, guess_width, state_guess
 from specdec.features import MAX_BYTES, feature_bytes
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import check_architecture, read_config
@@ -134,8 +134,9 @@ def load_trained_draft(
             f"with; {_INSTEAD.format(target_name)}"
         )
     if origin.features:
-        model.add_module(NAME, FeatureInput(config.hidden_size, len(origin.features), dtype=model.dtype))
-    draft_vocab = _load_tensors(directory, model, embeddings, description)
+        model.add_module(NAME, StateGuess(config.hidden_size, guess_width(config), dtype=model.dtype))
+    head = _read_head(target_directory, model, embeddings) if origin.features else None
+    draft_vocab = _load_tensors(directory, model, embeddings, head, description)
     model.to(torch_device)
     model.train(mode=False)
     model.requires_grad_(requires_grad=False)
@@ -163,9 +164,14 @@ def load_trained_draft(
 
 
 def own_tensors(draft: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """What a draft has of its own: everything but the target's embeddings. The tensors are not copied."""
-    embeddings = _embedding_name(draft)
-    return {name: tensor for name, tensor in draft.state_dict().items() if name != embeddings}
+    """What a draft has of its own: everything but the target's embeddings, and LM head if the draft reads its states.
+
+    The tensors are not copied.
+    """
+    shared = {_name_of(draft, draft.get_input_embeddings())}
+    if state_guess(draft) is not None:
+        shared.add(_name_of(draft, _head(draft)))
+    return {name: tensor for name, tensor in draft.state_dict().items() if name not in shared}
 
 
 def read_embeddings(directory: Path, model: PreTrainedModel) -> torch.Tensor:
@@ -178,7 +184,19 @@ def read_embeddings(directory: Path, model: PreTrainedModel) -> torch.Tensor:
     Raises:
         ModelError: the tensor is not there.
     """
-    name = _embedding_name(model)
+    tensor = _read_tensor(directory, model, _name_of(model, model.get_input_embeddings()))
+    if tensor is None:
+        raise ModelError(f"the weights in {directory} have no input embeddings, so no draft can share them")
+    return tensor
+
+
+def _read_head(directory: Path, model: PreTrainedModel, embeddings: torch.Tensor) -> torch.Tensor:
+    """The LM head in the weights of a target; its embeddings, if it has no head of its own."""
+    tensor = _read_tensor(directory, model, _name_of(model, _head(model)))
+    return embeddings if tensor is None else tensor
+
+
+def _read_tensor(directory: Path, model: PreTrainedModel, name: str) -> torch.Tensor | None:
     # Some files name the tensors of the decoder without the prefix that it has inside the model with a head.
     names = {name, name.removeprefix(f"{model.base_model_prefix}.")}
     try:
@@ -189,7 +207,7 @@ def read_embeddings(directory: Path, model: PreTrainedModel) -> torch.Tensor:
                     return tensor
     except Exception as error:
         raise ModelError(f"the weights in {directory} cannot be read ({first_line(error)}); get them again") from error
-    raise ModelError(f"the weights in {directory} have no tensor {name}, so no draft can share their embeddings")
+    return None
 
 
 def sha256_of(tensor: torch.Tensor) -> str:
@@ -217,16 +235,23 @@ def _read_origin(directory: Path) -> DraftOrigin:
 
 
 def _load_tensors(
-    directory: Path, model: PreTrainedModel, embeddings: torch.Tensor, description: ModelDescription
+    directory: Path,
+    model: PreTrainedModel,
+    embeddings: torch.Tensor,
+    head: torch.Tensor | None,
+    description: ModelDescription,
 ) -> torch.Tensor:
-    """Fill a model with the draft's own tensors and the target's embeddings; returns the draft vocabulary."""
+    """Fill a model with the draft's own tensors and the target's; returns the draft vocabulary."""
     path = directory / _WEIGHTS
     try:
         tensors = load(path.read_bytes())
         draft_vocab = tensors.pop(_VOCAB).long()
         _check_vocab(draft_vocab.tolist(), description.vocab_size)
         restrict_head(model, draft_vocab)
-        model.load_state_dict({**tensors, _embedding_name(model): embeddings})
+        tensors[_name_of(model, model.get_input_embeddings())] = embeddings
+        if head is not None:
+            tensors[_name_of(model, _head(model))] = head[draft_vocab]
+        model.load_state_dict(tensors)
     except Exception as error:
         raise ModelError(
             f"{path} does not fit its config.json or its target ({first_line(error)}); get an intact copy of the draft"
@@ -239,7 +264,11 @@ def _check_vocab(token_ids: Sequence[int], vocab_size: int) -> None:
         raise ValueError("the draft vocabulary is not a list of the target's token ids")
 
 
-def _embedding_name(model: PreTrainedModel) -> str:
-    """Name of the tensor of the input embeddings."""
-    module = model.get_input_embeddings()
+def _head(model: PreTrainedModel) -> object:
+    holder: Any = model
+    return holder.get_output_embeddings()
+
+
+def _name_of(model: PreTrainedModel, module: object) -> str:
+    """Name of the weight of a module."""
     return next(f"{name}.weight" for name, each in model.named_modules() if each is module)

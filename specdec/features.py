@@ -6,7 +6,7 @@ MAX_STATES = 8
 """Most hidden states of one token that are carried."""
 MAX_BYTES = 2 << 20
 """Most bytes of features that one message carries for a sequence: half of gRPC's customary limit."""
-_ELEMENT_BYTES = 2  # float16
+_ELEMENT_BYTES = 2  # bfloat16
 
 
 def feature_bytes(num_states: int, hidden_size: int) -> int:

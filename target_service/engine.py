@@ -283,5 +283,5 @@ def _features_of(pending: PendingRound, accepted_nodes: list[int]) -> bytes:
     features = torch.cat(pending.features)
     num_committed = len(features) - len(pending.window.token_ids)
     kept = [*range(num_committed), *(num_committed + node for node in accepted_nodes)]
-    wire: bytes = features[kept].cpu().numpy().astype("<f2", copy=False).tobytes()
+    wire: bytes = features[kept].cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
     return wire

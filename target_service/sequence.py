@@ -138,7 +138,7 @@ class PendingRound:
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
-    features: list[torch.Tensor] = field(default_factory=list)  # each (tokens, states, hidden_size), float16
+    features: list[torch.Tensor] = field(default_factory=list)  # each (tokens, states, hidden_size), bfloat16
     features_end: int = 0
     """Position behind the last token that they are of."""
 

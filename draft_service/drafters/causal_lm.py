@@ -35,8 +35,8 @@ class _State:
     """More tokens have no keys and values than a round leaves behind, or had none when the present run began."""
     is_whole: bool = True
     """Whatever a draft that reads features has in its cache was made of all features that there are."""
-    own_state: torch.Tensor | None = None
-    """Its own last hidden state, (hidden_size,), after its last step."""
+    last_state: torch.Tensor | None = None
+    """What the last row of a draft that reads features read, (hidden_size,): its guess of the target's state there."""
 
 
 @dataclass(slots=True)
@@ -117,14 +117,15 @@ class CausalLMDrafter:
     def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
         """See `Drafter`. Rolls the cache back to the tokens that turned out right.
 
-        With features, to the tokens committed before: what its own states stood in for is computed from the target's.
+        With features, to those whose states were the target's: what guesses stood in for is computed again.
         """
         state = self._states[id(sequence)]
         length = len(sequence.token_ids) - 1
-        if sequence.features is not None and num_accepted:
-            has_all = sequence.features.before(length - num_accepted, num_accepted)[1]
-            length -= num_accepted if has_all else 0
-            state.is_whole = state.is_whole and has_all
+        if sequence.features is not None:
+            num_guessed = num_accepted + 1
+            has_all = bool(sequence.features.at(length - num_guessed, num_guessed)[1].all())
+            length -= num_guessed if has_all else 0
+            state.is_whole = state.is_whole and (has_all or state.cache.length <= length - num_guessed)
         state.cache.truncate(min(state.cache.length, length))
         self._publish(state, sequence.token_ids)
 
@@ -165,7 +166,7 @@ class CausalLMDrafter:
         self._scheduler.observe(ended - started, pass_rows)
         for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft
-            step.state.own_state = None if work.features is None else work.features[0, 0]
+            step.state.last_state = work.last_state if isinstance(work, FeatureWork) else None
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.batch_sequences = draft.batch_sequences or len(shares)
             draft.batch_rows = draft.batch_rows or pass_rows.total
@@ -192,22 +193,26 @@ class CausalLMDrafter:
         state, log = step.state, step.draft.sequence.features
         if self._feature_runner is None or log is None:
             return Work(state.cache, token_ids, num_logits)
-        work = FeatureWork(
-            state.cache, token_ids, num_logits, num_features=1, feature_states=self._feature_runner.last_state
-        )
+        work = FeatureWork(state.cache, token_ids, num_logits)
         first = state.cache.length
-        num_committed = min(len(token_ids), step.draft.base_length - first)
-        if num_committed > 0:
-            work.target_features, has_all = log.before(first, len(token_ids))
-            state.is_whole = state.is_whole and (has_all or log.before(first, num_committed)[1])
-        elif state.own_state is not None and len(token_ids) == 1:
-            work.own_states = state.own_state[None]
+        # The last committed token is not run by the target until the draft tokens behind it are.
+        num_run = min(len(token_ids), step.draft.base_length - 1 - first)
+        if first < step.draft.base_length:
+            found, is_known = log.at(first - 1, len(token_ids) + 1)
+            work.states, work.is_known = found[1:, -1], is_known[1:]
+            work.before = found[0, -1] if bool(is_known[0]) else None
+            state.is_whole = state.is_whole and bool(is_known[1 : 1 + max(0, num_run)].all())
+        elif len(token_ids) == 1:
+            work.before = state.last_state
         return work
 
     def _publish(self, state: _State, token_ids: Sequence[int], *, with_tail: bool = False) -> None:
         """Let others find the blocks; not those that were made of less than all features."""
-        if state.is_whole:
+        if self._feature_runner is None:
             state.cache.publish(token_ids, with_tail=with_tail)
+        elif state.is_whole:
+            # At the last token the draft read a guess.
+            state.cache.publish(token_ids[:-1], with_tail=with_tail)
 
     def _is_hopeless(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
         """Whether the window ends before its next token.

@@ -11,6 +11,7 @@ from draft_service.training.samples import Sample
 from specdec.sampling.noise import Stream, noise_key
 
 _BATCHES_PER_BLOCK = 8
+_LIKE_POSITIONS = 64
 _FORGETFUL_EVERY = 8
 """Of so many texts, the beginning of one has lost its features, as after a prefix hit or a failure of a service."""
 
@@ -48,15 +49,16 @@ class BatchMaker:
         self._batch_tokens = batch_tokens
 
     def batches(self, samples: Sequence[Sample], forgotten: Mapping[int, float] | None = None) -> Iterator[Batch]:
-        """All samples, by length.
+        """All samples, those together that begin to be learnt from near the same place, by length.
 
         Args:
             samples: at least one.
             forgotten: share of a text, by its number, whose features are left out.
         """
         group: list[Sample] = []
-        for sample in sorted(samples, key=lambda sample: (len(sample.token_ids), sample.index)):
-            if group and len(sample.token_ids) * (len(group) + 1) > self._batch_tokens:
+        for sample in sorted(samples, key=_likeness):
+            longest = max(len(other.token_ids) for other in [*group, sample])
+            if group and longest * (len(group) + 1) > self._batch_tokens:
                 yield self._batch(group, forgotten or {})
                 group = []
             group.append(sample)
@@ -124,3 +126,7 @@ class BatchMaker:
                 first = int(forgotten.get(sample.index, 0.0) * len(sample.features))
                 padded[place, first : len(sample.features)] = sample.features[first:].to(self._device)
         return padded
+
+
+def _likeness(sample: Sample) -> tuple[int, int, int]:
+    return int(sample.law_positions[0]) // _LIKE_POSITIONS, len(sample.token_ids), sample.index

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from draft_service.feature_input import feature_input
+from draft_service.state_guess import state_guess
 from draft_service.training.batches import Batch
 from draft_service.training.unrolled import unrolled_logits
 
@@ -29,13 +29,13 @@ def student_logits(
         num_steps: how many steps of drafting are looked ahead, one result for each; a student that reads tokens alone
             has only one, as its steps do not differ.
     """
-    inputs = feature_input(student)
+    guess = state_guess(student)
     with torch.autocast(batch.token_ids.device.type, dtype, enabled=dtype != torch.float32):
-        if inputs is None or batch.features is None:
+        if guess is None or batch.features is None:
             output: Any = student(input_ids=batch.token_ids, use_cache=False)
             yield output.logits.flatten(0, 1)[batch.rows].float()
         else:
-            for logits in unrolled_logits(student, inputs, batch.token_ids, batch.features, batch.rows, num_steps):
+            for logits in unrolled_logits(student, guess, batch.token_ids, batch.features, batch.rows, num_steps):
                 yield logits.float()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draft_service.feature_input import feature_input
+from draft_service.state_guess import state_guess
 from draft_service.training.unrolled import ATTENTION_NAME as UNROLLED
 from draft_service.training.unrolled import unrolled_logits
 from specdec.models.loading import LoadedModel
@@ -152,8 +152,8 @@ def _answer_logits(
     draft: LoadedModel, text: Sequence[int], length: int, features: Sequence[torch.Tensor], num_steps: int
 ) -> Iterator[torch.Tensor]:
     """Logits at the last `length` tokens of a text, of each step of drafting; (length, vocab_size)."""
-    inputs = feature_input(draft.model)
-    if inputs is None:
+    guess = state_guess(draft.model)
+    if guess is None:
         runner = ModelRunner(draft.model, draft.info.vocab_size)
         yield runner.forward([Work(SequenceCache(), text[:-1], num_logits=length)])[0]
         return
@@ -163,7 +163,7 @@ def _answer_logits(
         token_ids = torch.tensor([text[:-1]], device=draft.model.device)
         rows = torch.arange(len(text) - 1 - length, len(text) - 1, device=draft.model.device)
         known = torch.cat(list(features))[None].to(draft.model.device, draft.model.dtype)
-        for logits in unrolled_logits(draft.model, inputs, token_ids, known, rows, num_steps):
+        for logits in unrolled_logits(draft.model, guess, token_ids, known, rows, num_steps):
             yield logits.float()
     finally:
         draft.model.set_attn_implementation(backend)

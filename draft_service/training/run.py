@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from draft_service.feature_input import feature_input
+from draft_service.state_guess import state_guess
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
 from draft_service.training.batches import BatchMaker
 from draft_service.training.conversation import Conversation
@@ -25,7 +25,7 @@ from draft_service.training.report import HELD_OUT
 from draft_service.training.samples import NUM_TOP, Sample, SampleStore
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.shared_text import SharedText
-from draft_service.training.student import choose_features, choose_layers, make_student
+from draft_service.training.student import choose_layers, choose_upper_layers, make_student
 from draft_service.training.trainer import Trainer
 from draft_service.training.vocabulary import choose_draft_vocab, kept_draft_vocab, token_mass
 from draft_service.training.workplace import check_same, exclusive
@@ -97,11 +97,16 @@ class TrainingRun:
         self._work = work
         self._tell = tell
         self._conversation = Conversation.of(target.tokenizer_files)
-        features = choose_features(settings.features, target.model.config.num_hidden_layers)
-        layers = choose_layers(settings.layers, target.model.config.num_hidden_layers, with_features=bool(features))
+        num_layers = target.model.config.num_hidden_layers
+        layers = choose_upper_layers(settings.upper_layers, num_layers)
+        # Behind the layer below the first of them.
+        features = layers[:1]
+        if not layers:
+            layers = choose_layers(settings.layers, num_layers)
         if settings.own_samples and features:
             raise ModelError(
-                "a draft that reads features writes no text of its own; leave --own-samples out, or --features none"
+                "a draft that reads the target's states writes no text of its own; leave --own-samples out, or give "
+                "--upper-layers 0"
             )
         hidden_states = HiddenStates(target.model) if features else None
         if hidden_states is not None:
@@ -135,7 +140,7 @@ class TrainingRun:
             if features and self._text_facts["text_features"] != list(features):
                 raise ModelError(
                     f"the text in {settings.data} was written with features {self._text_facts['text_features']}, and "
-                    f"the draft is to read {list(features)}; give the same with --features, or none"
+                    f"the draft is to read {list(features)}; give the same --upper-layers, or 0"
                 )
         check_same(work / "run.json", {**target_facts, **student_facts, **self._text_facts})
         score_in_float32(target.model)
@@ -283,7 +288,7 @@ class TrainingRun:
             self._batch_maker = BatchMaker(
                 draft_vocab, self._target.info.vocab_size, model.device, settings.batch_tokens
             )
-            student = make_student(model, self._origin.layers, draft_vocab, len(self._origin.features))
+            student = make_student(model, self._origin.layers, draft_vocab, reads_states=bool(self._origin.features))
             self._trainer = Trainer(
                 student,
                 draft_vocab,
@@ -295,9 +300,9 @@ class TrainingRun:
                 directory=self._work,
             )
             if not self._trainer.resume():
-                if (inputs := feature_input(student)) is not None:
+                if (guess := state_guess(student)) is not None:
                     embeddings: Any = student.get_input_embeddings()
-                    fit(inputs, embeddings, self._corpus.learnable[:_NUM_FITTED])
+                    fit(guess, embeddings, self._corpus.learnable[:_NUM_FITTED])
                 self._measure(self._trainer)
         return self._trainer
 

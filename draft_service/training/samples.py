@@ -33,7 +33,7 @@ class Sample:
     law_positions: torch.Tensor  # (laws,), int32, increasing, from 1 on
     top_ids: torch.Tensor  # (laws, top), int32, most probable first
     top_logprobs: torch.Tensor  # (laws, top), float16
-    features: torch.Tensor | None = None  # (length - 1, states, hidden_size), float16: of every token but the last
+    features: torch.Tensor | None = None  # (length - 1, states, hidden_size), bfloat16: of every token but the last
 
     @property
     def is_held_out(self) -> bool:

@@ -38,15 +38,16 @@ class TrainingSettings(BaseSettings):
     )
     threads: int = Field(0, ge=0, description="Threads on CPU; 0 is PyTorch's choice.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of everything random.")
+    upper_layers: int | None = Field(
+        None,
+        ge=0,
+        description="How many upper layers of the target make up the draft, which reads the target's own hidden state "
+        "below them; unset: five, of a small target a quarter. 0: the draft reads tokens alone, and has --layers.",
+    )
     layers: str = Field(
         "",
-        description="Layers of the target that the draft begins with, such as 0,1,28,29; empty: the last, or two at "
-        "each end for a draft that reads tokens alone.",
-    )
-    features: str = Field(
-        "",
-        description="Layers of the target, counted from 1, whose hidden states the draft reads, the last among them; "
-        "empty: one at five sixths of the depth, and the last; none: it reads tokens alone.",
+        description="Layers of the target that a draft begins with which reads tokens alone, such as 0,1,28,29; empty: "
+        "two at each end.",
     )
     draft_vocab_size: int = Field(8192, ge=2, description="Tokens that the draft can propose.")
     prompts: Path | None = Field(

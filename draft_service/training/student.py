@@ -10,30 +10,24 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from draft_service.draft_vocabulary import restrict_head
-from draft_service.feature_input import NAME, FeatureInput
+from draft_service.state_guess import NAME, StateGuess, guess_width
 from draft_service.training.unrolled import ATTENTION_NAME as UNROLLED
 from specdec.models.errors import ModelError
-from specdec.runner.hidden_states import NoPlainLayersError, check_numbers, layer_list
+from specdec.runner.hidden_states import NoPlainLayersError, layer_list
 
 _FEW_LAYERS = 8
-_LAST_LINEARS = frozenset({"o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "fc_out"})
-"""What decoders call the linear layers whose results they add to the stream that runs through all layers."""
 
 
-def choose_layers(setting: str, num_layers: int, *, with_features: bool) -> tuple[int, ...]:
-    """The layers of the target that the student begins with.
+def choose_layers(setting: str, num_layers: int) -> tuple[int, ...]:
+    """The layers of the target that a student begins with which reads tokens alone.
 
     Args:
-        setting: their numbers, with commas; empty: the last, or without features two at each end, one of a small
-            target.
+        setting: their numbers, with commas; empty: two at each end, one of a small target.
         num_layers: of the target.
-        with_features: whether the student reads features.
 
     Raises:
         ModelError: a number is not that of a layer, or they do not increase.
     """
-    if not setting.strip() and with_features:
-        return (num_layers - 1,)
     if not setting.strip():
         return (0, 1, num_layers - 2, num_layers - 1) if num_layers >= _FEW_LAYERS else (0,)
     try:
@@ -48,36 +42,27 @@ def choose_layers(setting: str, num_layers: int, *, with_features: bool) -> tupl
     return layers
 
 
-def choose_features(setting: str, num_layers: int) -> tuple[int, ...]:
-    """The hidden states of the target that the student reads.
+def choose_upper_layers(setting: int | None, num_layers: int) -> tuple[int, ...]:
+    """The layers of the target that a student begins with which reads the target's states below them.
 
     Args:
-        setting: their numbers, with commas; "none"; or empty: the last, and one at five sixths of the depth.
+        setting: how many; None: five, a quarter of a small target. 0: the student reads tokens alone.
         num_layers: of the target.
 
     Raises:
-        ModelError: a number is not that of a layer, they do not increase, or the last is missing.
+        ModelError: there would be none below them.
     """
-    if setting.strip() == "none":
-        return ()
-    if not setting.strip():
-        return tuple(sorted({max(1, 5 * num_layers // 6), num_layers}))
-    try:
-        numbers = tuple(int(part) for part in setting.split(","))
-        check_numbers(numbers, num_layers)
-    except ValueError:
-        numbers = ()
-    # The last is what the student learns to foresee.
-    if num_layers not in numbers:
+    count = max(1, min(5, num_layers // 4)) if setting is None else setting
+    if count >= num_layers:
         raise ModelError(
-            f"features {setting!r} are not increasing numbers of the target's {num_layers} layers with the last among "
-            f"them; give some, such as {num_layers}, or none"
+            f"the target has {num_layers} layers, so {count} upper ones leave none below them; give at most "
+            f"{num_layers - 1} with --upper-layers"
         )
-    return numbers
+    return tuple(range(num_layers - count, num_layers))
 
 
 def make_student(
-    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, num_states: int = 0
+    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, *, reads_states: bool = False
 ) -> PreTrainedModel:
     """The untrained student in float32, on the target's device, with its embeddings frozen.
 
@@ -85,13 +70,13 @@ def make_student(
         target: whose values it begins with.
         layers: numbers of the target's layers, increasing.
         draft_vocab: (draft_vocab_size,), int64, the token ids that its head scores.
-        num_states: hidden states of the target that make up the features it reads; 0: it reads tokens alone.
+        reads_states: whether it reads the target's states below these layers, or tokens alone.
 
     Raises:
         ModelError: the target's module is not made of a plain list of layers.
     """
     config = student_config(target.config, layers)
-    backend = UNROLLED if num_states else "sdpa" if getattr(type(target), "_supports_sdpa", False) else "eager"
+    backend = UNROLLED if reads_states else "sdpa" if getattr(type(target), "_supports_sdpa", False) else "eager"
     student: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, dtype=torch.float32, attn_implementation=backend
     ).to(target.device)
@@ -113,9 +98,11 @@ def make_student(
             f"({(missing + unexpected)[0]}); choose others with --layers"
         )
     restrict_head(student, draft_vocab)
-    if num_states:
-        student.add_module(NAME, FeatureInput(config.hidden_size, num_states, target.device))
-        _silence_layers(student)
+    if reads_states:
+        student.add_module(NAME, StateGuess(config.hidden_size, guess_width(config), target.device))
+        # Its rows are the target's own: to train them on little text blurs those of rare tokens.
+        student.get_output_embeddings().requires_grad_(requires_grad=False)
+        _forget_positions(student)
     student.get_input_embeddings().requires_grad_(requires_grad=False)
     # Never in training mode: dropout would only blur the target's laws.
     student.train(mode=False)
@@ -124,15 +111,12 @@ def make_student(
 
 
 @torch.no_grad()
-def _silence_layers(student: PreTrainedModel) -> None:
-    """Have the layers add nothing at first: what they would make of an input that is new to them is worse than that.
-
-    With SmolLM2-135M and 200,000 tokens of training: 44 % of the target's most probable tokens, and 36 % without.
-    """
-    for name, module in student.get_submodule(layer_list(student)).named_modules():
-        if name.rpartition(".")[2] in _LAST_LINEARS:
-            for parameter in module.parameters():
-                parameter.zero_()
+def _forget_positions(student: PreTrainedModel) -> None:
+    """Have a model add no embeddings of positions (GPT-2) to what it reads: they are in the target's states already."""
+    for module in student.modules():
+        if isinstance(module, torch.nn.Embedding) and module is not student.get_input_embeddings():
+            module.weight.zero_()
+            module.requires_grad_(requires_grad=False)
 
 
 def student_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:

@@ -1,9 +1,9 @@
 """Several draft steps from every position of a text at once, each as it is when a window is drafted.
 
-The first step reads the target's features everywhere. Step s + 1 at a position continues a window that began s
-positions before: up to there it sees what was computed from the target's features, and behind it what the steps before
-computed from the draft's own states. Training on all of them teaches the draft to go on from itself ("training-time
-test", EAGLE-3, Li et al. 2025, arXiv:2503.01840).
+Step 0 reads the target's states everywhere and only leaves keys and values. Step s at a position makes the draft token
+s of a window: it sees what step 0 left up to s positions before, and behind that what steps 1 to s left, which read
+guesses. Training on all of them teaches the draft to go on from itself ("training-time test", EAGLE-3, Li et al. 2025,
+arXiv:2503.01840).
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 
-from draft_service.feature_input import FeatureInput
-from specdec.runner.hidden_states import layer_list
+from draft_service.state_guess import StateGuess
 
 ATTENTION_NAME = "specdec_unrolled"
 """Name of the attention that a student needs for it."""
 
 
 class Unrolled:
-    """Keys and values of the steps so far."""
+    """Keys and values of the steps so far.
 
-    def __init__(self) -> None:
+    Args:
+        length: of the texts.
+        first: position that the steps behind step 0 begin at.
+    """
+
+    def __init__(self, length: int, first: int) -> None:
+        self.length, self.first = length, first
         self._keys: dict[int, list[torch.Tensor]] = {}
         self._values: dict[int, list[torch.Tensor]] = {}
         self._mask: torch.Tensor | None = None
@@ -33,21 +38,23 @@ class Unrolled:
         """Of the pass that is being computed, from 0."""
 
     def add(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of one more step of a layer; returns those of all its steps, (texts, kv_heads, steps * length, dim)."""
+        """Those of one more step of a layer; returns those of all its steps, (texts, kv_heads, all keys, head_dim)."""
         keys, values = self._keys.setdefault(layer, []), self._values.setdefault(layer, [])
         keys.append(key)
         values.append(value)
         return torch.cat(keys, 2), torch.cat(values, 2)
 
-    def mask(self, length: int, sliding_window: int | None, device: torch.device) -> torch.Tensor:
-        """Which keys of all steps each position sees in the present one; (length, steps * length), bool."""
-        rows = torch.arange(length, device=device)[:, None]
-        columns = torch.arange(length, device=device)[None]
-        parts = [columns <= rows - self.step, *(columns == rows - behind for behind in reversed(range(self.step)))]
-        mask = torch.cat(parts, 1)
+    def mask(self, num_rows: int, sliding_window: int | None, device: torch.device) -> torch.Tensor:
+        """Which keys of all steps each row sees in the present one; (num_rows, all keys), bool."""
+        rows = torch.arange(self.first, self.first + num_rows, device=device)[:, None]
+        columns = torch.arange(self.length, device=device)[None]
+        later = columns[:, self.first :]
+        # Of step 0 whatever lies before the window; of each later step the one position that it made in this window.
+        parts = [(columns, columns <= rows - self.step)]
+        parts += [(later, later == rows - behind) for behind in reversed(range(self.step))]
         if sliding_window is not None:
-            mask &= (columns > rows - sliding_window).repeat(1, len(parts))
-        return mask
+            parts = [(places, seen & (places > rows - sliding_window)) for places, seen in parts]
+        return torch.cat([seen for _, seen in parts], 1)
 
 
 def unrolled_attention(
@@ -94,48 +101,54 @@ def unrolled_attention(
 
 def unrolled_logits(
     draft: PreTrainedModel,
-    inputs: FeatureInput,
+    guess: StateGuess,
     token_ids: torch.Tensor,
     features: torch.Tensor,
     rows: torch.Tensor,
     num_steps: int,
 ) -> Iterator[torch.Tensor]:
-    """Logits of each step in turn, as the draft's head gives them; (len(rows), scored tokens).
+    """Logits of the steps 1, 2, ... in turn, as the draft's head gives them; (len(rows), scored tokens).
 
     Args:
         draft: with the attention of this module.
-        inputs: its own.
+        guess: its own.
         token_ids: (texts, length), int64.
-        features: (texts, length, states, hidden_size), of each position; zeros where there are none.
+        features: (texts, length, 1, hidden_size), of each position; zeros where there are none.
         rows: (rows,), int64: of the flattened texts, those whose logits are wanted.
         num_steps: how many draft tokens are looked ahead.
     """
-    own: list[torch.Tensor] = []
-
-    def keep(_module: torch.nn.Module, _arguments: object, output: Any) -> None:
-        own[:] = [output if isinstance(output, torch.Tensor) else output[0]]
 
     def pick(_module: torch.nn.Module, _arguments: object, output: Any) -> Any:
         # Before the head, which is most of the work.
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[rows][None]
+        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[picked][None]
         return output
 
-    unrolled = Unrolled()
-    of_tokens = inputs.of_tokens(draft.get_input_embeddings()(token_ids))
-    carried = inputs.of_features(features)
-    last_layer = draft.get_submodule(f"{layer_list(draft)}.{draft.config.num_hidden_layers - 1}")
-    hooks = [last_layer.register_forward_hook(keep), draft.base_model.register_forward_hook(pick)]
+    num_texts, length = token_ids.shape
+    # The steps begin where the first wanted row can be reached by the last of them.
+    first = max(0, int((rows % length).min()) - num_steps + 1)
+    picked = rows // length * (length - first) + rows % length - first
+    unrolled = Unrolled(length, first)
+    embeddings = draft.get_input_embeddings()(token_ids)
+    known = features[:, :, 0]
+    before = functional.pad(known, (0, 0, 1, 0))[:, :-1]
+    # Where the target's state is not known, as after a prefix hit, a guess stands for it here as in the service.
+    is_known = known.any(-1, keepdim=True)
+    with torch.no_grad():
+        read = (
+            known if bool(is_known[:, :-1].all()) else torch.where(is_known, known, guess(embeddings, before).float())
+        )
+        draft.base_model(inputs_embeds=read, use_cache=False, unrolled=unrolled)
+    embeddings, before = embeddings[:, first:], before[:, first:]
+    position_ids = torch.arange(first, length, device=token_ids.device).expand(num_texts, -1)
+    hook = draft.base_model.register_forward_hook(pick)
     try:
-        for step in range(num_steps):
+        for step in range(1, num_steps + 1):
             unrolled.step = step
-            # What is carried into a position comes from the one before it.
-            embeddings = of_tokens + functional.pad(carried, (0, 0, 1, 0))[:, :-1]
-            output = draft(inputs_embeds=embeddings, use_cache=False, unrolled=unrolled)
-            yield output.logits[0]
-            carried = inputs.of_own(own[0])
+            states = guess(embeddings, before)
+            yield draft(inputs_embeds=states, position_ids=position_ids, use_cache=False, unrolled=unrolled).logits[0]
+            before = functional.pad(states, (0, 0, 1, 0))[:, :-1]
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
 
 
 AttentionInterface.register(ATTENTION_NAME, unrolled_attention)

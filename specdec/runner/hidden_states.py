@@ -1,8 +1,7 @@
 """Features: hidden states inside a target model, from which a draft model that was trained on them guesses better.
 
 A target has made up its mind about more than the next token when it has run a position; a draft that reads what it had
-in mind needs few layers of its own (EAGLE, Li et al. 2024, arXiv:2401.15077; of several depths: EAGLE-3,
-arXiv:2503.01840).
+in mind needs few layers of its own (EAGLE, Li et al. 2024, arXiv:2401.15077).
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-_EPSILON = 1e-6
-
 
 class NoPlainLayersError(Exception):
     """A model is not made of a plain list of layers."""
 
 
 class HiddenStates:
-    """Hidden states of a decoder in its last forward pass, each scaled to a root mean square of 1.
+    """Hidden states of a decoder in its last forward pass: what flows from one layer to the next.
 
-    Scaled, because residual streams grow with depth, some beyond what float16 holds, and a draft has no use for size.
-    Their numbers are those of the layers they come from, counted from 1; the last one is taken before the last norm.
+    In bfloat16, because some grow beyond what float16 holds, and a draft has no use for more digits. Their numbers are
+    those of the layers they come from, counted from 1; the last one is taken before the last norm.
 
     Args:
         model: whose states.
@@ -53,7 +50,7 @@ class HiddenStates:
             self._watched.add(number)
 
     def read(self, numbers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
-        """States of some rows of the last pass; (rows, states, hidden_size), float16.
+        """States of some rows of the last pass; (rows, states, hidden_size), bfloat16.
 
         Args:
             numbers: of states that are watched.
@@ -61,7 +58,7 @@ class HiddenStates:
         """
         device = self._states[numbers[0]].device
         picked = torch.tensor(rows, device=device)
-        return unit_scale(torch.stack([self._states[number][picked] for number in numbers], dim=1)).to(torch.float16)
+        return torch.stack([self._states[number][picked] for number in numbers], dim=1).to(torch.bfloat16)
 
     def drop(self) -> None:
         """Let go of the memory of the last pass."""
@@ -69,12 +66,6 @@ class HiddenStates:
 
     def _keep(self, number: int, _module: torch.nn.Module, _arguments: object, output: Any) -> None:
         self._states[number] = (output if isinstance(output, torch.Tensor) else output[0])[0]
-
-
-def unit_scale(states: torch.Tensor) -> torch.Tensor:
-    """Scale the last dimension to a root mean square of 1, in float32."""
-    states = states.float()
-    return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + _EPSILON)
 
 
 def check_numbers(numbers: Sequence[int], num_layers: int) -> None:

@@ -28,7 +28,7 @@ class Work:
     feature_states: tuple[int, ...] = ()
     """Hidden states that they are made of, all watched."""
     features: torch.Tensor | None = field(default=None, init=False)
-    """Of those rows, once they are run; (num_features, states, hidden_size), float16, on the model's device."""
+    """Of those rows, once they are run; (num_features, states, hidden_size), bfloat16, on the model's device."""
 
 
 class ModelRunner:
