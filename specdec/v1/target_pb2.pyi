@@ -499,7 +499,7 @@ class Verdict(_message.Message):
     features: _builtins.bytes
     """Features of committed tokens that were run for this verdict: the last max_feature_tokens of an open, the last committed
     one and the accepted ones of a window; the last is of the token before next_token_id. For each token, each of the hidden
-    states asked for, scaled to a root mean square of 1, in little-endian float16. Empty unless asked for.
+    states asked for, in little-endian bfloat16. Empty unless asked for.
     """
     @_builtins.property
     def accepted_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
