@@ -288,7 +288,12 @@ class TrainingRun:
             self._batch_maker = BatchMaker(
                 draft_vocab, self._target.info.vocab_size, model.device, settings.batch_tokens
             )
-            student = make_student(model, self._origin.layers, draft_vocab, reads_states=bool(self._origin.features))
+            with torch.random.fork_rng():
+                # What a student has that the target has not begins at random.
+                torch.manual_seed(settings.seed)
+                student = make_student(
+                    model, self._origin.layers, draft_vocab, reads_states=bool(self._origin.features)
+                )
             self._trainer = Trainer(
                 student,
                 draft_vocab,

@@ -37,14 +37,14 @@ def train(directory: Path, **changes: object) -> Trained:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A draft that reads features."""
+    """A draft that reads the target's states."""
     return train(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture(scope="session")
 def trained_on_tokens(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A draft that reads tokens alone."""
-    return train(tmp_path_factory.mktemp("trained-on-tokens"), features="none")
+    return train(tmp_path_factory.mktemp("trained-on-tokens"), upper_layers=0)
 
 
 @pytest.fixture(params=["features", "tokens"])

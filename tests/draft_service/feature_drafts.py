@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
-from draft_service.feature_input import FeatureInput, feature_input
 from draft_service.feature_runner import FeatureRunner
+from draft_service.state_guess import StateGuess, state_guess
 from specdec.engine.memory import CacheMemory
 from specdec.runner.attention import ATTENTION_NAME
-from specdec.runner.hidden_states import layer_list
 from specdec.runner.pool import KVPool
 from specdec.runner.runner import Work
 from specdec.sampling.chooser import TokenChooser
@@ -24,34 +21,34 @@ from tests.draft_service.driving import Client, Engine
 from tests.draft_service.training.running import lively_student
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
 
-NUM_STATES = 2
+NUM_STATES = 1
 HIDDEN_SIZE = 32
 
 
 def feature_draft() -> PreTrainedModel:
-    """Two layers, all tokens, features of two states; everything has a say."""
-    student = lively_student(tiny_llama(), (0, 1), torch.arange(TINY_VOCAB_SIZE), NUM_STATES)
+    """Two upper layers of three, all tokens, and guesses in which everything has a say."""
+    student = lively_student(tiny_llama(layers=3), (1, 2), torch.arange(TINY_VOCAB_SIZE))
     student.requires_grad_(requires_grad=False)
     return student
 
 
 def random_features(num_tokens: int, seed: int) -> torch.Tensor:
-    """(tokens, states, hidden_size), float16."""
+    """(tokens, states, hidden_size), bfloat16."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn((num_tokens, NUM_STATES, HIDDEN_SIZE), generator=generator).half()
+    return torch.randn((num_tokens, NUM_STATES, HIDDEN_SIZE), generator=generator).bfloat16()
 
 
 def wire(features: torch.Tensor) -> bytes:
     """As verdicts carry them."""
-    data: bytes = features.numpy().tobytes()
+    data: bytes = features.view(torch.uint16).numpy().astype("<u2").tobytes()
     return data
 
 
 class RecordingFeatureRunner(FeatureRunner):
     """Notes the rows of every sequence in every pass."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, inputs: FeatureInput) -> None:
-        super().__init__(model, vocab_size, inputs)
+    def __init__(self, model: PreTrainedModel, vocab_size: int, guess: StateGuess) -> None:
+        super().__init__(model, vocab_size, guess)
         self.passes: list[list[int]] = []
 
     def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
@@ -67,9 +64,9 @@ class FeatureEngine(Engine):
     ) -> None:
         model = feature_draft()
         model.set_attn_implementation(ATTENTION_NAME)
-        inputs = feature_input(model)
-        assert inputs is not None
-        self.runner = RecordingFeatureRunner(model, TINY_VOCAB_SIZE, inputs)
+        guess = state_guess(model)
+        assert guess is not None
+        self.runner = RecordingFeatureRunner(model, TINY_VOCAB_SIZE, guess)
         info = model_pb2.ModelInfo(
             vocab_size=TINY_VOCAB_SIZE,
             max_context_length=512,
@@ -77,7 +74,7 @@ class FeatureEngine(Engine):
             max_num_sequences=16,
             acceptance_rules=ACCEPTANCE_RULES,
             hidden_size=HIDDEN_SIZE,
-            feature_states=range(1, NUM_STATES + 1),
+            feature_states=[1],
             max_feature_tokens=max_feature_tokens,
         )
         self.memory = memory or CacheMemory(KVPool(256))
@@ -98,74 +95,54 @@ class FeatureEngine(Engine):
 
 
 class SlowDraft:
-    """One sequence as a draft with features should see it: every row is computed again for every token, without a cache.
+    """One sequence as a draft with features should see it: all rows are run again for every token, without a cache.
 
-    What each row reads of the position before it is noted: the target's features, the draft's own state, or nothing.
+    A row reads the target's state, or a guess from the state before it; which one depends on what was known when it
+    was first run.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.features: dict[int, torch.Tensor] = {}
-        self.own_rows: set[int] = set()
-        self.blank_rows: set[int] = set()
-        self.num_rows = 0
-        """Of committed tokens that have been run."""
-        self._model = copy.deepcopy(feature_draft())
+        """States of the target by their position; (hidden_size,)."""
+        self.rows: list[torch.Tensor] = []
+        """What was read at the first positions; each (hidden_size,)."""
+        self._model = feature_draft()
         self._model.set_attn_implementation("eager")
-        self._states: list[torch.Tensor] = []
-        name = f"{layer_list(self._model)}.{self._model.config.num_hidden_layers - 1}"
-        self._model.get_submodule(name).register_forward_hook(self._keep)
 
     def take(self, features: torch.Tensor, num_accepted: int) -> None:
         """After the client's commit: features of the last tokens but one, and how many draft tokens were right."""
         end = len(self.client.token_ids) - 1
-        self.features |= {end - len(features) + place: each for place, each in enumerate(features)}
-        first = end - num_accepted
-        if all(row - 1 in self.features for row in range(first, end)):
-            self.own_rows -= set(range(first, end))
-            self.num_rows = min(self.num_rows, first)
-        else:
-            # They stay as they were drafted; the last draft token was never run.
-            drafted = self.own_rows & set(range(first, end))
-            self.num_rows = max([self.num_rows, *(row + 1 for row in drafted)])
-        self.own_rows -= {row for row in self.own_rows if row >= self.num_rows}
+        self.features |= {end - len(features) + place: each[-1].float() for place, each in enumerate(features)}
+        # Of those and of the token before them the target has told its states, or not.
+        first = end - num_accepted - 1
+        del self.rows[first if all(row in self.features for row in range(first, end)) else end :]
 
     def lose(self) -> None:
         """Everything is computed again, of what is known now."""
-        self.num_rows = 0
-        self.own_rows.clear()
-        self.blank_rows.clear()
+        self.rows.clear()
 
     def drafts(self, count: int, drafted: Sequence[int] = ()) -> list[int]:
         """What the next draft tokens should be, behind some that are there."""
-        client = self.client
-        committed = client.token_ids
-        for row in range(self.num_rows, len(committed)):
-            self.own_rows.discard(row)
-            (self.blank_rows.discard if row - 1 in self.features else self.blank_rows.add)(row)
-        self.num_rows = len(committed)
-        chooser = TokenChooser(client.params, client.prompt_length, torch.device("cpu"))
+        committed = self.client.token_ids
         path = list(drafted)
+        while len(self.rows) < len(committed) + len(path):
+            self._run([*committed, *path], self.features.get(len(self.rows) - 1))
+        chooser = TokenChooser(self.client.params, self.client.prompt_length, torch.device("cpu"))
         while len(path) < len(drafted) + count:
-            logits = self._last_logits([*committed, *path])
+            if len(self.rows) < len(committed) + len(path):
+                self._run([*committed, *path], self.rows[-1])
+            with torch.no_grad():
+                logits = self._model(inputs_embeds=torch.stack(self.rows)[None], use_cache=False).logits[0, -1]
             path.append(chooser.choose(logits, committed, path))
-            if len(path) < len(drafted) + count:
-                self.own_rows.add(len(committed) + len(path) - 1)
         return path[len(drafted) :]
 
     @torch.no_grad()
-    def _last_logits(self, text: list[int]) -> torch.Tensor:
-        inputs = feature_input(self._model)
-        assert inputs is not None
-        rows = inputs.of_tokens(self._model.get_input_embeddings()(torch.tensor(text)))
-        for row in range(len(text)):
-            if row in self.own_rows:
-                self._model(inputs_embeds=rows[None, :row], use_cache=False)
-                rows[row] += inputs.of_own(self._states[-1][0, row - 1])
-            elif row - 1 in self.features and row not in self.blank_rows:
-                rows[row] += inputs.of_features(self.features[row - 1].float())
-        logits: torch.Tensor = self._model(inputs_embeds=rows[None], use_cache=False).logits[0, -1]
-        return logits.float()
-
-    def _keep(self, _module: torch.nn.Module, _arguments: object, output: Any) -> None:
-        self._states = [output if isinstance(output, torch.Tensor) else output[0]]
+    def _run(self, text: Sequence[int], before: torch.Tensor | None) -> None:
+        """One more row; what it guesses from stands before it."""
+        place = len(self.rows)
+        guess = state_guess(self._model)
+        assert guess is not None
+        embedding = self._model.get_input_embeddings()(torch.tensor(text[place]))
+        guessed = guess(embedding, torch.zeros(HIDDEN_SIZE) if before is None else before)
+        self.rows.append(self.features.get(place, guessed))

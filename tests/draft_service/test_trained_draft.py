@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.making import make_drafter
+from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.settings import DraftSettings
+from draft_service.state_guess import state_guess
 from draft_service.trained_draft import (
     is_trained_draft,
     load_trained_draft,
@@ -26,7 +29,7 @@ from specdec.tokenizer_files import vocab_size
 from tests.draft_service.conftest import Trained
 from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, save_untrained_draft, tied_llama
 from tests.specdec.models.saved_models import edit_json, save_tiny_model
-from tests.specdec.runner.tiny_architectures import ARCHITECTURES, tiny_model
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, plain_logits, plain_states, tiny_model
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama, tiny_tokenizer_files
 
 
@@ -58,14 +61,14 @@ def test_its_logits_span_the_vocabulary_and_exclude_what_it_does_not_score(train
 def test_what_it_says_of_itself(either: Trained) -> None:
     loaded = load_trained_draft(str(either.out), device="cpu", max_context_length=100)
     target = load_model(str(either.target), device="cpu")
-    if either.settings.features == "none":
+    if either.settings.upper_layers == 0:
         assert not loaded.info.feature_states
         assert loaded.info.hidden_size == loaded.info.max_feature_tokens == 0
     else:
-        assert list(loaded.info.feature_states) == [1, 2]
+        assert list(loaded.info.feature_states) == [1]
         assert loaded.info.hidden_size == 32
-        # 2 states of 32 numbers of 2 bytes are 128 bytes, and 2 MiB go into a message.
-        assert loaded.info.max_feature_tokens == 2**14
+        # A state of 32 numbers of 2 bytes is 64 bytes, and 2 MiB go into a message.
+        assert loaded.info.max_feature_tokens == 2**15
     assert loaded.info.tokenizer_hash == target.info.tokenizer_hash
     assert loaded.info.vocab_size == target.info.vocab_size
     assert loaded.info.max_context_length == 100
@@ -84,6 +87,7 @@ def test_the_draft_service_makes_a_drafter_of_it(trained: Trained) -> None:
 def test_the_file_holds_no_embeddings(trained: Trained) -> None:
     tensors = load_file(trained.out / "model.safetensors")
     assert "model.embed_tokens.weight" not in tensors
+    assert "lm_head.weight" not in tensors, "it reads the target's states, under the target's own head"
     assert {str(tensor.dtype) for name, tensor in tensors.items() if name != "draft_vocab"} == {"torch.float16"}
 
 
@@ -93,6 +97,25 @@ def test_saved_and_loaded_it_computes_the_same(tmp_path: Path, tied: bool) -> No
     save_tiny_model(tmp_path, target)
     saved = save_untrained_draft(tmp_path, target)
     assert_same_logits(saved, target)
+
+
+@pytest.mark.parametrize("make", [tied_llama, tiny_llama], ids=["tied", "untied"])
+def test_upper_layers_are_saved_and_loaded(tmp_path: Path, make: Callable[[], LlamaForCausalLM]) -> None:
+    """On the target's own states they compute what the target does, on its draft vocabulary."""
+    target = make()
+    save_tiny_model(tmp_path, target)
+    loaded = load_trained_draft(str(save_untrained_draft(tmp_path, target, reads_states=True)), device="cpu")
+    guess = state_guess(loaded.model)
+    assert guess is not None
+    work = [5, 17, 3, 80, 41, 2, 66, 9]
+    states = plain_states(target, work)[:, 0]
+    known = torch.ones(8, dtype=torch.bool)
+    runner = FeatureRunner(loaded.model, TINY_VOCAB_SIZE, guess)
+    (found,) = runner.forward([FeatureWork(SequenceCache(), work, 8, states=states, is_known=known)])
+    expected = plain_logits(target, work)
+    scored = torch.arange(TINY_VOCAB_SIZE) % 3 == 0
+    assert torch.allclose(found[:, scored], expected[:, scored], atol=0.02 * float(expected.std()) + 0.02)
+    assert bool((found[:, ~scored] == -torch.inf).all())
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -183,7 +206,7 @@ def test_damaged_weights_are_refused(draft: Path) -> None:
         lambda tensors: tensors["draft_vocab"].fill_(3),
         lambda tensors: tensors["draft_vocab"].add_(TINY_VOCAB_SIZE),
         lambda tensors: tensors["draft_vocab"].sub_(TINY_VOCAB_SIZE),
-        lambda tensors: tensors.update(draft_vocab=tensors["draft_vocab"][:-1]),
+        lambda tensors: tensors.update({"state_guess.up.weight": torch.zeros((3, 64))}),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(draft: Path, change: object) -> None:
@@ -195,11 +218,20 @@ def test_tensors_that_do_not_fit_are_refused(draft: Path, change: object) -> Non
         load(draft)
 
 
+def test_a_head_that_does_not_fit_the_vocabulary_is_refused(trained_on_tokens: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained_on_tokens.out, tmp_path / "draft", ignore=shutil.ignore_patterns("work"))
+    path = tmp_path / "draft" / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "draft_vocab": tensors["draft_vocab"][:-1]}, path)
+    with pytest.raises(ModelError, match="does not fit"):
+        load(tmp_path / "draft")
+
+
 def test_a_target_without_the_tensor_is_refused(draft: Path, trained: Trained, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(trained.target, other)
     save_file({"something.else": torch.zeros(1)}, other / "model.safetensors")
-    with pytest.raises(ModelError, match=r"have no tensor model.embed_tokens.weight"):
+    with pytest.raises(ModelError, match=r"have no input embeddings"):
         load(draft, other)
     (other / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ModelError, match="cannot be read"):

@@ -29,6 +29,7 @@ _LIMITS: dict[str, Any] = {
 }
 _COMMANDS_A_MESSAGE = 256
 _MAX_MESSAGE_BYTES = 1 << 24
+_MAX_FEATURE_TOKENS = 64
 
 Response = TypeVar("Response")
 DraftTree = Callable[[Sequence[int]], tuple[list[int], list[int]]]
@@ -71,6 +72,7 @@ class RoundDriver:
         propose: stream to the draft service.
         rule: for all sequences.
         max_length: of all sequences.
+        feature_states: hidden states of the target that travel to the drafter.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class RoundDriver:
         propose: grpc.aio.StreamStreamCall[draft_pb2.ProposeRequest, draft_pb2.ProposeResponse],
         rule: model_pb2.AcceptanceRule.ValueType,
         max_length: int,
+        feature_states: Sequence[int] = (),
     ) -> None:
         self._verify = verify
         self._propose = propose
         self._rule = rule
         self._max_length = max_length
+        self._feature_states = feature_states
 
     async def generate(self, texts: Sequence[Text], num_tokens: int) -> None:
         """Grow every text until its output has at least `num_tokens`.
@@ -102,6 +106,8 @@ class RoundDriver:
                     sampling=text.params.to_proto(),
                     acceptance_rule=self._rule,
                     max_length=self._max_length,
+                    feature_states=self._feature_states,
+                    max_feature_tokens=_MAX_FEATURE_TOKENS,
                 ),
             )
             for name, text in by_id.items()
@@ -176,6 +182,7 @@ class RoundDriver:
             committed_length=len(text.token_ids),
             checksum=prefix_checksum(text.token_ids),
             num_draft_tokens=text.num_draft_tokens,
+            features=verdict.features,
         )
         return draft_pb2.DraftCommand(sequence_id=name, commit=message)
 
@@ -212,7 +219,10 @@ async def _read(call: grpc.aio.StreamStreamCall[Any, Response]) -> Response:
 
 @asynccontextmanager
 async def driving(
-    target: LoadedModel, make_drafter: Callable[[], Drafter], rule: model_pb2.AcceptanceRule.ValueType
+    target: LoadedModel,
+    make_drafter: Callable[[], Drafter],
+    rule: model_pb2.AcceptanceRule.ValueType,
+    feature_states: Sequence[int] = (),
 ) -> AsyncIterator[RoundDriver]:
     """Both services on free ports, and a client with one stream to each.
 
@@ -220,6 +230,7 @@ async def driving(
         target: the target model.
         make_drafter: gives the drafter.
         rule: how windows are judged.
+        feature_states: hidden states of the target that travel to the drafter.
     """
     services = (
         TargetService(TargetSettings(**_LIMITS), lambda: target),
@@ -235,7 +246,7 @@ async def driving(
         verify = target_pb2_grpc.TargetServiceStub(channels[0]).Verify(timeout=60)
         propose = draft_pb2_grpc.DraftServiceStub(channels[1]).Propose(timeout=60)
         try:
-            yield RoundDriver(verify, propose, rule, target.info.max_context_length)
+            yield RoundDriver(verify, propose, rule, target.info.max_context_length, feature_states)
         finally:
             verify.cancel()
             propose.cancel()

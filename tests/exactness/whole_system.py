@@ -88,7 +88,7 @@ def reading_features(directory: Path) -> Drafter:
         directory: for the files; empty.
     """
     target = save_target(directory / "target")
-    draft = save_untrained_draft(target, tiny_llama(0), (1, 2))
+    draft = save_untrained_draft(target, tiny_llama(0), reads_states=True)
     return make_drafter(DraftSettings(drafter="model", model=str(draft), device="cpu", **_LIMITS))
 
 

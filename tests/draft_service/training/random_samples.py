@@ -33,7 +33,9 @@ def random_samples(
                 law_positions=torch.tensor(positions, dtype=torch.int32),
                 top_ids=logprobs.indices.to(torch.int32),
                 top_logprobs=logprobs.values.to(torch.float16),
-                features=torch.randn((length - 1, num_states, 32), generator=generator).half() if num_states else None,
+                features=torch.randn((length - 1, num_states, 32), generator=generator).bfloat16()
+                if num_states
+                else None,
             )
         )
     return samples

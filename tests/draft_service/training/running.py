@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from draft_service.feature_input import NAME, FeatureInput
+from draft_service.state_guess import state_guess
 from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
+from draft_service.training.least_squares import fit
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.student import make_student
 from specdec.runner.attention import ATTENTION_NAME
 from specdec.tokenizer_files import tokenizer_hash
+from tests.draft_service.training.random_samples import random_samples
 from tests.specdec.models.saved_models import save_tiny_model
+from tests.specdec.runner.tiny_architectures import plain_states
 from tests.tiny_models import tiny_llama, tiny_llama_config, tiny_tokenizer_files
 
 DRAFT_VOCAB_SIZE = 200
@@ -39,45 +43,41 @@ def tied_llama(seed: int = 0) -> LlamaForCausalLM:
     return model
 
 
-def lively_student(
-    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, num_states: int
-) -> PreTrainedModel:
-    """An untrained student with features, in which everything has a say: its layers do not add nothing."""
-    student = make_student(target, layers, draft_vocab, num_states)
+def lively_student(target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor) -> PreTrainedModel:
+    """An untrained student that reads the target's states, and guesses in which everything has a say."""
+    student = make_student(target, layers, draft_vocab, reads_states=True)
+    guess = state_guess(student)
+    assert guess is not None
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for name, parameter in student.named_parameters():
-            if name.startswith(NAME) or not parameter.any():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        for parameter in guess.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+        guess.scale.fill_(1.5)
     return student
 
 
-def foreseeing_student(target: PreTrainedModel, draft_vocab: torch.Tensor, num_states: int) -> PreTrainedModel:
-    """An untrained student with features that is often right: the target's layers, on nearly the target's embeddings."""
-    student = make_student(target, (0, 1), draft_vocab)
-    inputs = FeatureInput(target.config.hidden_size, num_states)
-    generator = torch.Generator().manual_seed(5)
-    size = float(target.get_input_embeddings().weight.square().mean().sqrt())  # type: ignore[union-attr, operator]
-    with torch.no_grad():
-        inputs.token.weight.copy_(size * torch.eye(inputs.hidden_size))
-        inputs.token.bias.zero_()
-        for each in (inputs.target, inputs.own):
-            each.weight.copy_(torch.randn(each.weight.shape, generator=generator) * 0.1 * size)
-    student.add_module(NAME, inputs)
+def foreseeing_student(target: PreTrainedModel, draft_vocab: torch.Tensor) -> PreTrainedModel:
+    """The upper layer of a tiny target, with the best linear guess of what it reads."""
+    student = make_student(target, (1,), draft_vocab, reads_states=True)
+    guess, embeddings = state_guess(student), student.get_input_embeddings()
+    assert guess is not None
+    assert isinstance(embeddings, torch.nn.Embedding)
+    samples = []
+    for sample in random_samples(100):
+        features = plain_states(target, sample.token_ids.tolist()[:-1])[:, :1].bfloat16()
+        samples.append(replace(sample, features=features))
+    fit(guess, embeddings, samples)
     return student
 
 
-def save_untrained_draft(target_directory: Path, target: PreTrainedModel, features: tuple[int, ...] = ()) -> Path:
-    """A draft with both layers of a tiny target and every third token."""
+def save_untrained_draft(target_directory: Path, target: PreTrainedModel, *, reads_states: bool = False) -> Path:
+    """A draft of every third token: with both layers of a tiny target, or its upper one that reads states."""
     draft_vocab = torch.arange(0, target.config.vocab_size, 3)
-    student = (
-        foreseeing_student(target, draft_vocab, len(features))
-        if features
-        else make_student(target, (0, 1), draft_vocab)
-    )
+    student = foreseeing_student(target, draft_vocab) if reads_states else make_student(target, (0, 1), draft_vocab)
+    layers, features = ((1,), (1,)) if reads_states else ((0, 1), ())
     files = tiny_tokenizer_files(target.config.vocab_size)
     embeddings = sha256_of(read_embeddings(target_directory, student))
-    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, (0, 1), features, 0)
+    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, layers, features, 0)
     directory = target_directory / "draft"
     directory.mkdir()
     for name, content in draft_files(student, draft_vocab, origin).items():

@@ -68,9 +68,9 @@ def test_features_are_those_of_a_plain_run(
         text = sample.token_ids.tolist()
         assert sample.features is not None
         assert sample.features.shape == (len(text) - 1, len(numbers), 32)
-        assert sample.features.dtype == torch.float16
+        assert sample.features.dtype == torch.bfloat16
         expected = plain_states(model, text[:-1])[:, [number - 1 for number in numbers]]
-        torch.testing.assert_close(sample.features.float(), expected, atol=1e-2, rtol=0.0)
+        torch.testing.assert_close(sample.features.float(), expected, atol=1e-2, rtol=1e-2)
 
 
 def test_without_a_chat_template_too() -> None:
@@ -78,7 +78,7 @@ def test_without_a_chat_template_too() -> None:
     for sample in write(3, conversation=conversation, feature_states=(2,)).values():
         assert sample.features is not None
         expected = plain_states(tiny_llama(), sample.token_ids[:-1].tolist())[:, 1:]
-        torch.testing.assert_close(sample.features.float(), expected, atol=1e-2, rtol=0.0)
+        torch.testing.assert_close(sample.features.float(), expected, atol=1e-2, rtol=1e-2)
 
 
 def test_unless_asked_for_there_are_none() -> None:

@@ -22,11 +22,8 @@ from specdec.models.errors import ModelError
 from tests.draft_service.conftest import Trained
 from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, tiny_settings
 
-MARGINS = {"features": 0.015, "none": 0.04}
-"""By which training must raise the overlap on held-out text over that of the untrained student, 0.21 and 0.37.
-
-What a target of random values has in mind says little of its next token, so features help no draft here.
-"""
+MARGIN = 0.025
+"""By which training must raise the overlap on held-out text over that of the untrained student."""
 FILES = {"config.json", "draft.json", "model.safetensors", "README.md", "report.json"}
 
 
@@ -34,9 +31,8 @@ def test_training_beats_the_untrained_student(either: Trained) -> None:
     history = either.report["training"]["history"]
     assert history[0]["visited_tokens"] == 0
     assert history[-1]["visited_tokens"] >= either.settings.visits
-    margin = MARGINS[either.settings.features or "features"]
     assert history[-1]["agreement"] > history[0]["agreement"]
-    assert history[-1]["overlap"] > history[0]["overlap"] + margin
+    assert history[-1]["overlap"] > history[0]["overlap"] + MARGIN
     assert history[-1]["loss"] < history[0]["loss"] - 0.15
     assert history[-1]["mean_acceptance_length"] > history[0]["mean_acceptance_length"]
 
@@ -141,8 +137,7 @@ def test_room_is_checked_before_the_work(tmp_path: Path) -> None:
     [
         ({"seed": 1}, "seed"),
         ({"draft_vocab_size": 99}, "draft_vocab_size"),
-        ({"layers": "0"}, "layers"),
-        ({"features": "2"}, "features"),
+        ({"upper_layers": 0}, "layers"),
     ],
 )
 def test_other_settings_in_the_same_directory_are_refused(
@@ -200,7 +195,7 @@ def test_the_draft_writes_from_half_of_the_run_on(tmp_path: Path) -> None:
         tokens=2_000,
         visits=40_000,
         own_samples=0.2,
-        features="none",
+        upper_layers=0,
     )
     train_draft(settings)
     training = json.loads((settings.out / "report.json").read_text())["training"]
@@ -226,7 +221,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_draft_with_features_writes_no_text_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="leave --own-samples out, or --features none"):
+    with pytest.raises(ModelError, match="leave --own-samples out, or give --upper-layers 0"):
         train_draft(tiny_settings(save_target(tmp_path / "target"), tmp_path / "out", own_samples=0.2))
 
 

@@ -6,14 +6,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, PreTrainedModel
 
-from draft_service.feature_input import NAME, FeatureInput
+from draft_service.feature_runner import FeatureRunner, FeatureWork
+from draft_service.state_guess import NAME, state_guess
 from draft_service.trained_draft import own_tensors
-from draft_service.training.student import choose_features, choose_layers, make_student, student_config
-from draft_service.training.unrolled import Unrolled
+from draft_service.training.student import choose_layers, choose_upper_layers, make_student, student_config
 from specdec.models.errors import ModelError
-from specdec.runner.hidden_states import layer_list
+from specdec.runner.attention import ATTENTION_NAME
+from specdec.runner.cache import SequenceCache
 from tests.draft_service.training.running import tied_llama
-from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, plain_logits, tiny_model
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, plain_logits, plain_states, tiny_model
 from tests.tiny_models import tiny_llama, tiny_llama_config
 
 TEXT = [5, 17, 3, 80, 41, 2, 66, 9, 30, 12]
@@ -79,56 +80,64 @@ def test_what_the_config_lists_by_layer_is_cut() -> None:
     ],
 )
 def test_layers(setting: str, num_layers: int, expected: tuple[int, ...]) -> None:
-    assert choose_layers(setting, num_layers, with_features=False) == expected
-    # A student with features begins with the last, unless others are named.
-    is_named = bool(setting.strip())
-    assert choose_layers(setting, num_layers, with_features=True) == (expected if is_named else (num_layers - 1,))
+    assert choose_layers(setting, num_layers) == expected
 
 
 @pytest.mark.parametrize(
     ("setting", "num_layers", "expected"),
     [
-        ("", 30, (25, 30)),
-        (" ", 2, (1, 2)),
-        ("", 1, (1,)),
-        ("none", 30, ()),
-        ("30", 30, (30,)),
-        ("1, 4,6", 6, (1, 4, 6)),
+        (None, 30, (25, 26, 27, 28, 29)),
+        (None, 12, (9, 10, 11)),
+        (None, 4, (3,)),
+        (None, 2, (1,)),
+        (0, 30, ()),
+        (0, 1, ()),
+        (5, 30, (25, 26, 27, 28, 29)),
+        (29, 30, tuple(range(1, 30))),
     ],
 )
-def test_features(setting: str, num_layers: int, expected: tuple[int, ...]) -> None:
-    assert choose_features(setting, num_layers) == expected
+def test_upper_layers(setting: int | None, num_layers: int, expected: tuple[int, ...]) -> None:
+    assert choose_upper_layers(setting, num_layers) == expected
 
 
-@pytest.mark.parametrize("setting", ["x", "4,", "4,1", "4,4", "0,4", "5", "4,5", "2"])
-def test_features_that_there_are_not_or_without_the_last(setting: str) -> None:
-    with pytest.raises(ModelError, match="not increasing numbers of the target's 4 layers with the last among them"):
-        choose_features(setting, 4)
+@pytest.mark.parametrize(("setting", "num_layers"), [(30, 30), (31, 30), (None, 1)])
+def test_upper_layers_with_none_below_them(setting: int | None, num_layers: int) -> None:
+    with pytest.raises(ModelError, match=f"the target has {num_layers} layers, .* at most {num_layers - 1}"):
+        choose_upper_layers(setting, num_layers)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_student_with_features_begins_without_a_say_of_its_layers(name: str) -> None:
-    """What its head sees at first is its input, so that nothing but the best linear guess speaks."""
-    student = make_student(tiny_model(name), (1,), DRAFT_VOCAB, num_states=2)
-    assert isinstance(student.get_submodule(NAME), FeatureInput)
-    assert {name for name in own_tensors(student) if name.startswith(NAME)} == {
-        f"{NAME}.{each}" for each in ("token.weight", "token.bias", "target.weight", "own.weight")
-    }
-    seen: list[torch.Tensor] = []
-    layer = student.get_submodule(f"{layer_list(student)}.0")
-    layer.register_forward_hook(
-        lambda _module, arguments, output: seen.extend([arguments[0], output if torch.is_tensor(output) else output[0]])
+def test_upper_layers_on_the_targets_states_make_the_target_again(name: str) -> None:
+    """On the draft vocabulary."""
+    target = tiny_model(name)
+    student = make_student(target, (1,), DRAFT_VOCAB, reads_states=True)
+    student.set_attn_implementation(ATTENTION_NAME)
+    guess = state_guess(student)
+    assert guess is not None
+    states = plain_states(target, TEXT)[:, 0]
+    work = FeatureWork(
+        SequenceCache(), TEXT, len(TEXT), states=states, is_known=torch.ones(len(TEXT), dtype=torch.bool)
     )
-    with torch.no_grad():
-        student(inputs_embeds=torch.randn(1, 5, 32), use_cache=False, unrolled=Unrolled())
-    # gpt_oss's experts are no linear layers.
-    assert torch.equal(*seen) or name == "gpt_oss"
+    (logits,) = FeatureRunner(student, len(DRAFT_VOCAB), guess).forward([work])
+    assert torch.allclose(logits, plain_logits(target, TEXT)[:, DRAFT_VOCAB], atol=1e-3)
+
+
+def test_embeddings_and_head_are_the_targets_and_only_the_rest_is_trained() -> None:
+    student = make_student(tiny_llama(), (1,), DRAFT_VOCAB, reads_states=True)
+    names = {name for name, parameter in student.named_parameters() if parameter.requires_grad}
+    # The head is the target's own, as the embeddings are; the scale is measured.
+    assert names == set(own_tensors(student)) - {f"{NAME}.scale"}
+    assert "lm_head.weight" not in own_tensors(student)
+    assert {name for name in names if name.startswith(NAME)} == {
+        f"{NAME}.{each}"
+        for each in ("token.weight", "token.bias", "before.weight", "gate.weight", "up.weight", "down.weight")
+    }
 
 
 @pytest.mark.parametrize("setting", ["x", "0,", "1,0", "0,0", "-1", "0,4", "1.5"])
 def test_layers_that_there_are_not(setting: str) -> None:
     with pytest.raises(ModelError, match="are not increasing numbers of the target's 4 layers"):
-        choose_layers(setting, 4, with_features=False)
+        choose_layers(setting, 4)
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:

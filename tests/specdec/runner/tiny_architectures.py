@@ -111,7 +111,7 @@ def plain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def plain_states(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """Those behind every layer, scaled, by transformers' own means; (tokens, layers, hidden_size), float32."""
+    """Those behind every layer, by transformers' own means; (tokens, layers, hidden_size), float32."""
     last: list[torch.Tensor] = []
 
     def keep(_module: torch.nn.Module, _arguments: object, output: Any) -> None:
@@ -126,5 +126,4 @@ def plain_states(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
         hook.remove()
-    states = torch.stack([*output.hidden_states[1:-1], last[0]], dim=2)[0].float()
-    return states / states.square().mean(-1, keepdim=True).sqrt()
+    return torch.stack([*output.hidden_states[1:-1], last[0]], dim=2)[0].float()

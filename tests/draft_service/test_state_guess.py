@@ -1,0 +1,61 @@
+"""A guess of the target's state: what it is made of, and that sizes do not matter to it."""
+
+from __future__ import annotations
+
+import torch
+
+from draft_service.state_guess import StateGuess, state_guess, unit_scale
+from tests.tiny_models import tiny_llama
+
+SIZE, WIDTH = 8, 5
+
+
+def made() -> StateGuess:
+    guess = StateGuess(SIZE, WIDTH)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in guess.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        guess.scale.fill_(7.0)
+    return guess
+
+
+def numbers(seed: int) -> torch.Tensor:
+    return torch.randn((2, 3, SIZE), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def test_it_is_a_linear_part_and_a_gated_one() -> None:
+    guess, embeddings, before = made(), numbers(1), numbers(2)
+    found = guess(embeddings, before)
+    assert found.shape == (2, 3, SIZE)
+    token, state = (each / each.square().mean(-1, keepdim=True).sqrt() for each in (embeddings, before))
+    both = torch.cat([token, state], -1)
+    gate = both @ guess.gate.weight.T
+    corrected = (gate * torch.sigmoid(gate) * (both @ guess.up.weight.T)) @ guess.down.weight.T
+    linear = token @ guess.token.weight.T + guess.token.bias + state @ guess.before.weight.T
+    torch.testing.assert_close(found, 7.0 * (linear + corrected), atol=1e-3, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_only_directions_count_and_nothing_stands_before_a_text() -> None:
+    guess, embeddings, before = made(), numbers(1), numbers(2)
+    expected = guess(embeddings, before)
+    torch.testing.assert_close(guess(embeddings * 50, before * 3e4), expected, atol=1e-3, rtol=1e-3)
+    blank = guess(embeddings, torch.zeros_like(before))
+    assert bool(blank.isfinite().all())
+    assert float((blank - expected).abs().max()) > 1.0
+
+
+def test_zeros_stay_and_half_precision_is_kept() -> None:
+    assert not unit_scale(torch.zeros(3)).any()
+    large = torch.full((4,), 6e4, dtype=torch.float16)
+    assert torch.allclose(unit_scale(large), torch.ones(4, dtype=torch.float16), atol=2e-3)
+    assert unit_scale(torch.ones(2, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_a_model_without_one_reads_tokens_alone() -> None:
+    assert state_guess(tiny_llama()) is None
+    model = tiny_llama()
+    model.add_module("state_guess", made())
+    assert isinstance(state_guess(model), StateGuess)
