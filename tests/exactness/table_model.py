@@ -64,7 +64,10 @@ def _log_law(probabilities: Sequence[float], order: Sequence[int]) -> list[float
 
 
 class TableModel(torch.nn.Module):
-    """What the runner needs of a model: a device and a forward pass over segments. It has no layers to give states of."""
+    """What the runner needs of a model: a device and a forward pass over segments.
+
+    It has no layers to give states of.
+    """
 
     device = torch.device("cpu")
     config = SimpleNamespace(model_type="table", num_hidden_layers=1)

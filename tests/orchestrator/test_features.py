@@ -33,7 +33,9 @@ class GivingTarget(FakeTarget):
         self.asking: set[bytes] = set()
         self.change = self._give
 
-    def _give(self, command: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> Iterable[target_pb2.TargetEvent]:
+    def _give(
+        self, command: target_pb2.TargetCommand, event: target_pb2.TargetEvent
+    ) -> Iterable[target_pb2.TargetEvent]:
         if command.open.feature_states:
             self.asking.add(command.sequence_id)
         if command.sequence_id in self.asking:

@@ -200,7 +200,7 @@ def test_under_pressure_every_verdict_has_its_own() -> None:
     memory = CacheMemory(KVPool(12), overcommit=4.0, max_num_queued=16)
     target = Target(max_num_draft_tokens=4, max_batch_rows=24, memory=memory)
     clients = []
-    for place in range(8):
+    for _ in range(8):
         prompt = [generator.randrange(320) for _ in range(generator.randrange(1, 60))]
         clients.append(Client(target, prompt, SAMPLED, max_length=len(prompt) + 30, feature_states=BOTH))
     asked = {id(client): client.open_command() for client in clients}

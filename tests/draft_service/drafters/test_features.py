@@ -178,6 +178,16 @@ def test_only_blocks_made_with_all_features_are_shared(num_known: int, num_found
     assert engine.runner.passes[0] == [38 - num_found]
 
 
+def test_a_block_that_ends_with_a_guess_is_not_shared() -> None:
+    engine = FeatureEngine()
+    # The first token fills the second block, and the target has not run it.
+    Pair(engine, GREEDY, PROMPT[:31]).begin(random_features(31, 1))
+    engine.runner.passes.clear()
+    second = Pair(engine, GREEDY, [*PROMPT[:31], 77, 5, 6])
+    second.begin(torch.cat([random_features(31, 1), random_features(3, 2)]))
+    assert engine.runner.passes[0] == [35 - 16]
+
+
 def test_rows_of_drafts_are_never_shared() -> None:
     engine = FeatureEngine()
     first = Pair(engine, GREEDY, PROMPT[:30])

@@ -69,7 +69,7 @@ def test_of_some_texts_the_beginning_is_forgotten_in_training() -> None:
             num_blank.append(known.index(True) if True in known else len(known))
     share = sum(count > 0 for count in num_blank) / len(num_blank)
     assert 0.05 < share < 0.2
-    assert len({count for count in num_blank}) > 4
+    assert len(set(num_blank)) > 4
 
 
 def test_without_features_there_are_none() -> None:

@@ -122,8 +122,7 @@ def test_gradients_reach_all_that_has_a_say() -> None:
     guess = state_guess(student)
     assert guess is not None
     token_ids, features = texts(1)
-    for logits in unrolled_logits(student, guess, token_ids, features, torch.arange(8), 2):
-        pass
+    *_, logits = unrolled_logits(student, guess, token_ids, features, torch.arange(8), 2)
     # From the second step alone: through a guess to the guess before it.
     logits.square().mean().backward()  # type: ignore[no-untyped-call]
     assert all(
