@@ -61,7 +61,8 @@ def expected_law() -> dict[Tokens, float]:
         for tokens, probability in law.items():
             logits = plain_logits(model, [*PROMPT, *tokens])[-1].double() / PARAMS.temperature
             for token, each in enumerate(torch.softmax(logits, -1).tolist()):
-                longer[(*tokens, token)] = probability * each
+                grown = (*tokens, token)
+                longer[grown] = probability * each
         law = longer
     return law
 

@@ -107,7 +107,7 @@ def test_nothing_is_left_on_the_student_even_if_it_is_not_run_to_its_end() -> No
     token_ids, features = texts(1)
     steps = unrolled_logits(student, guess, token_ids, features, torch.arange(4), 4)
     next(steps)
-    steps.close()
+    del steps
     assert not any(module._forward_hooks for module in student.modules())
     # Nor does a step depend on how many follow.
     with torch.no_grad():

@@ -14,7 +14,7 @@ from tests.specdec.runner.test_runner import some_tokens
 from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, plain_states, tiny_model
 from tests.tiny_models import tiny_llama, tiny_llama_config
 
-TOLERANCE = {"atol": 1e-2, "rtol": 1e-2}
+TOLERANCE = 1e-2
 """bfloat16 has 8 bits."""
 
 
@@ -44,7 +44,9 @@ def test_states_are_those_of_transformers_of_each_sequence_alone(name: str) -> N
             numbers = [number - 1 for number in work.feature_states]
             assert work.features.shape == (work.num_features, len(numbers), 32)
             assert work.features.dtype == torch.bfloat16
-            torch.testing.assert_close(work.features.float(), wanted[-work.num_features :, numbers], **TOLERANCE)
+            torch.testing.assert_close(
+                work.features.float(), wanted[-work.num_features :, numbers], atol=TOLERANCE, rtol=TOLERANCE
+            )
     assert not torch.allclose(expected[0][:, 0], expected[0][:, 1], atol=0.5), "layers that do nothing show nothing"
 
 
@@ -59,7 +61,7 @@ def test_nodes_of_a_tree_have_the_states_of_their_paths() -> None:
     assert work.features is not None
     for row, path in enumerate(([], [5], [6], [5, 7])):
         expected = plain_states(model, [*prefix, *path])[-1, 1:]
-        torch.testing.assert_close(work.features[row].float(), expected, **TOLERANCE)
+        torch.testing.assert_close(work.features[row].float(), expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_a_pass_that_nobody_wants_features_of_leaves_none_behind() -> None:
