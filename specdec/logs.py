@@ -29,6 +29,7 @@ def configure_logs(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(service) if log_format == "json" else _TextFormatter(service))
     handler.addFilter(_ExporterLines())
+    handler.addFilter(is_no_poller_noise)
     threshold: int = getattr(logging, level.upper())
     logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
     for name in PROJECT_LOGGERS:
@@ -87,6 +88,20 @@ class _ExporterLines(logging.Filter):
             return False
         self._next_line_at[record.name] = now + _EXPORTER_LINE_INTERVAL_SECONDS
         return True
+
+
+def is_no_poller_noise(record: logging.LogRecord) -> bool:
+    """Whether a record is none of those by which asyncio reports that gRPC's poller woke up for nothing.
+
+    Where two event loops share grpc.aio's wake-up pipe, both are woken and one finds it empty: BlockingIOError, which
+    asyncio logs as an error with a traceback, and which harms nobody.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not (
+        record.name == "asyncio"
+        and isinstance(error, BlockingIOError)
+        and "PollerCompletionQueue._handle_events" in record.getMessage()
+    )
 
 
 def _timestamp(record: logging.LogRecord) -> str:

@@ -121,3 +121,15 @@ def test_the_telemetry_library_gets_one_line_a_minute(
     now += 61
     exporter.error("cannot export")
     assert len(lines_of(capsys)) == 1
+
+
+def test_an_idle_wake_up_of_grpc_is_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("text", "info", service="target")
+    logger = logging.getLogger("asyncio")
+    callback = "Exception in callback PollerCompletionQueue._handle_events(...)()"
+    logger.error(callback, exc_info=BlockingIOError(11, "Resource temporarily unavailable"))
+    assert capsys.readouterr().err == ""
+    logger.error(callback, exc_info=RuntimeError("another one"))
+    assert "another one" in capsys.readouterr().err
+    logger.error("Exception in callback other()", exc_info=BlockingIOError(11, "Resource temporarily unavailable"))
+    assert "BlockingIOError" in capsys.readouterr().err
