@@ -14,6 +14,7 @@ from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
 from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
+from specdec.forward_costs import ForwardCosts
 from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
@@ -61,12 +62,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._hidden_states = hidden_states
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
         self._gathering = Gathering()
+        points = [(cost.rows, cost.microseconds / 1e6) for cost in info.forward_costs]
+        self._costs = ForwardCosts(points) if points else None
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
 
     @property
     def patience_seconds(self) -> float:
         """Until those of the last pass are back who always come back at once; 0 if nobody else would wait for them."""
-        return self._gathering.wait_seconds(time.perf_counter()) if self._waiting else 0.0
+        num_waiting = len(self._waiting)
+        return self._gathering.wait_seconds(time.perf_counter(), num_waiting) if num_waiting else 0.0
 
     def step(self) -> bool:
         """One forward pass over what is ready, and its verdicts. Returns whether there is more to do now."""
@@ -208,7 +212,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         duration = time.perf_counter() - started
         self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(duration, pass_rows)
-        self._gathering.passed(duration)
+        self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
         verdicts = []
         for share, work, rows in zip(shares, batch, logits, strict=True):
             if work.features is not None:
@@ -233,6 +237,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             timings.batch_sequences = len(shares)
             timings.batch_rows = pass_rows.total
             self._answer(pending, verdict)
+
+    def _split(self, duration: float, num_rows: int, num_sequences: int) -> tuple[float, float]:
+        """What a pass would have taken with nothing in it, and what each sequence added, in seconds."""
+        if self._costs is None:
+            return duration, 0.0
+        self._costs.observe(num_rows, duration)
+        halves = 2 * self._costs.seconds(num_rows / 2)
+        fixed = max(0.0, min(duration, halves - self._costs.seconds(num_rows)))
+        return fixed, (duration - fixed) / num_sequences
 
     def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:
         """Decide a window by its logits, (draft tokens + 1, vocab_size), and commit the outcome."""

