@@ -77,7 +77,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
     ) -> None:
         if not self._admit(connection, sequence_id, command.epoch):
             return
-        self._check_count(command.num_draft_tokens)
+        self._check_count(command)
         sequence = DraftSequence.from_open(connection, sequence_id, command, self._drafter.info)
         self._keep(connection, sequence_id, sequence)
         self._drafter.open(sequence)
@@ -89,14 +89,14 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         sequence = self._find(connection, sequence_id, commit.epoch)
         if sequence is None:
             return
-        self._check_count(commit.num_draft_tokens)
+        self._check_count(commit)
         num_accepted = sequence.commit(commit, self._drafter.info.vocab_size)
         self._drafter.commit(sequence, num_accepted)
         # A draft still in the making continues a prefix that is over; the orchestrator did not wait for it.
         unfinished = self._drafts.pop((connection, sequence_id), None)
         if unfinished is not None:
             end_span(unfinished.span, NOBODY_WAITS)
-        if commit.num_draft_tokens:
+        if commit.num_draft_tokens or commit.num_lookup_tokens:
             self._begin(sequence, commit, arrived, is_open=unfinished is not None and unfinished.is_open)
 
     def _begin(
@@ -117,18 +117,26 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             },
         )
         self._drafts[sequence.connection, sequence.sequence_id] = Draft(
-            sequence, command.round, command.num_draft_tokens, span, arrived, is_open
+            sequence,
+            command.round,
+            command.num_draft_tokens,
+            max(command.num_draft_tokens, command.num_lookup_tokens),
+            span,
+            arrived,
+            is_open,
         )
 
-    def _check_count(self, num_draft_tokens: int) -> None:
+    def _check_count(self, command: draft_pb2.DraftOpen | draft_pb2.DraftCommit) -> None:
         limit = self._drafter.info.max_num_draft_tokens
-        if num_draft_tokens > limit:
-            raise InvalidArgumentError(f"num_draft_tokens is {num_draft_tokens}; at most {limit} are proposed at once")
+        for name in ("num_draft_tokens", "num_lookup_tokens"):
+            count = getattr(command, name)
+            if count > limit:
+                raise InvalidArgumentError(f"{name} is {count}; at most {limit} are proposed at once")
 
     def _answer(self, draft: Draft) -> None:
         sequence = draft.sequence
         del self._drafts[sequence.connection, sequence.sequence_id]
-        if not draft.num_wanted:
+        if not draft.is_asked:
             end_span(draft.span)
             return
         sequence.proposed = draft.token_ids

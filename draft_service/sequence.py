@@ -133,7 +133,9 @@ class Draft:
     sequence: DraftSequence
     round: int
     num_wanted: int
-    """Tokens asked for; 0: only prefill."""
+    """Tokens asked for of a model."""
+    num_lookup: int
+    """Tokens asked for of lookup, which costs no model; not fewer."""
     span: Span
     arrived: float
     is_open: bool
@@ -149,6 +151,11 @@ class Draft:
     compute_seconds: float = 0.0
     batch_sequences: int = 0
     batch_rows: int = 0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a proposal is wanted; else it is only prefill."""
+        return self.num_lookup > 0
 
     @property
     def base_length(self) -> int:

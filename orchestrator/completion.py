@@ -144,4 +144,5 @@ class Completion:
             self._request.acceptance_rule == model_pb2.ACCEPTANCE_RULE_COUPLED
             or self._request.sampling.temperature == 0
         )
-        return MeasuredWindowSize(limit, self._experience if may_follow_others else self._experience.costs_only())
+        experience = self._experience if may_follow_others else self._experience.costs_only()
+        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model)

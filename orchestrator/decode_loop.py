@@ -53,7 +53,7 @@ async def decode(
                 break
             with tracing.span(names.ROUND, parent=parent) as span:
                 index, began = done.index + 1, time.perf_counter()
-                drafter.ask(judged, index, min(window_size.choose(), committed.room - 1), span)
+                drafter.ask(judged, index, window_size.choose().at_most(committed.room - 1), span)
                 yield done, piece
                 drafted = await drafter.drafted()
                 judged = await verifier.verify(index, drafted.window, span)

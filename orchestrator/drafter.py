@@ -15,6 +15,7 @@ from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
 from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
+from orchestrator.window_sizes import NO_TOKENS, WindowSizes
 from specdec.errors import Refusal
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -82,7 +83,7 @@ class Drafter:
         self._timeout_seconds = timeout_seconds
         self._epoch = 0
         self._sequence: DraftSequence | None = None
-        self._num_asked = 0
+        self._asked = NO_TOKENS
         self._num_failures = 0
         self._rests_until = 0.0
         self._failure_cause = ""
@@ -90,19 +91,19 @@ class Drafter:
 
     def prefill(self) -> None:
         """Open the sequence without asking for a proposal. Does not wait."""
-        self._open(0, 0)
+        self._open(0, NO_TOKENS)
 
-    def ask(self, last: Judged, round_index: int, num_draft_tokens: int, parent: Span) -> None:
+    def ask(self, last: Judged, round_index: int, sizes: WindowSizes, parent: Span) -> None:
         """Tell the outcome of the last round, now committed, and ask for the next proposal. Does not wait.
 
         Args:
             last: the outcome.
             round_index: round the proposal is for.
-            num_draft_tokens: most tokens to propose; 0: none are wanted.
+            sizes: most tokens to propose.
             parent: the round's span.
         """
-        self._num_asked = num_draft_tokens
-        if num_draft_tokens:
+        self._asked = sizes
+        if sizes.largest:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
             self._fail("window_refused")
@@ -110,7 +111,7 @@ class Drafter:
         # A commit says how many tokens were accepted. Off the first path of a tree that is not enough.
         is_first_path = all(node == index for index, node in enumerate(accepted))
         if self._sequence is None or not is_first_path or self._is_past_context():
-            self._open(round_index, num_draft_tokens)
+            self._open(round_index, sizes)
             return
         try:
             self._sequence.commit(
@@ -119,7 +120,7 @@ class Drafter:
                 len(accepted),
                 last.verdict.next_token_id,
                 self._committed.checksum,
-                self._most(num_draft_tokens),
+                self._most(sizes),
                 tracing.to_trace_context(self._span),
                 last.verdict.features,
             )
@@ -128,7 +129,7 @@ class Drafter:
 
     async def drafted(self) -> Drafted:
         """The proposal asked for, or an empty window if it cannot be had."""
-        if self._num_asked == 0:
+        if not self._asked.largest:
             return NOTHING_DRAFTED
         began = time.perf_counter()
         proposal = await self._proposal()
@@ -136,7 +137,8 @@ class Drafter:
             drafted = Drafted(EMPTY_WINDOW, self._failure_cause, time.perf_counter() - began)
         else:
             window, sent = proposal
-            cause = "" if window else EMPTY
+            # Lookup alone, beside a model, is asked on the off chance.
+            cause = "" if window or not self._asked.model else EMPTY
             drafted = Drafted(window, cause, time.perf_counter() - began, sent.timings, sent.source)
         if drafted.fallback_cause:
             self._metrics.fallback(drafted.fallback_cause)
@@ -157,7 +159,9 @@ class Drafter:
         began = time.perf_counter()
         try:
             proposal = await self._sequence.proposal(self._timeout_seconds)
-            window = Window.from_proposal(proposal, len(self._committed), self._num_asked, self._committed.vocab_size)
+            window = Window.from_proposal(
+                proposal, len(self._committed), self._asked.largest, self._committed.vocab_size
+            )
         except (LinkLost, AnswerOverdue, Refusal, ImpossibleProposal) as failure:
             self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
             return None
@@ -169,7 +173,7 @@ class Drafter:
             self._sequence.close()
             self._sequence = None
 
-    def _open(self, round_index: int, num_draft_tokens: int) -> None:
+    def _open(self, round_index: int, sizes: WindowSizes) -> None:
         """Open the sequence with all that is committed, if that can be done now; else note the cause."""
         self._give_up()
         if time.perf_counter() < self._rests_until:
@@ -191,7 +195,7 @@ class Drafter:
                     round_index,
                     self._opening,
                     self._committed.token_ids,
-                    self._most(num_draft_tokens),
+                    self._most(sizes),
                     tracing.to_trace_context(self._span),
                 )
             except LinkLost:
@@ -206,10 +210,10 @@ class Drafter:
         self._num_failures = min(self._num_failures + 1, _MAX_DOUBLINGS)
         self._rests_until = time.perf_counter() + min(pause_seconds, _LAST_PAUSE_SECONDS)
 
-    def _most(self, num_draft_tokens: int) -> int:
+    def _most(self, sizes: WindowSizes) -> WindowSizes:
         """As many as are wanted and the drafter may be asked for."""
         model_info = self._link.model_info if self._link is not None else None
-        return min(num_draft_tokens, model_info.max_num_draft_tokens) if model_info is not None else 0
+        return sizes.at_most(model_info.max_num_draft_tokens if model_info is not None else 0)
 
     def _is_past_context(self) -> bool:
         """The drafter's context has no room for another token."""

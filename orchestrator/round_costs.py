@@ -25,10 +25,11 @@ class RoundCosts:
         self._announced: tuple[tuple[int, int], ...] = ()
         self._forward: ForwardCosts | None = None
         self._draft_seconds_per_token = 0.0
+        self._lookup_seconds = 0.0
         self._network_seconds = 0.0
         self._queue_ratio = 0.0
         self._batch_sequences = 1.0
-        self._has_drafted = False
+        self._has_drafted = self._has_looked_up = False
         self._has_verified = False
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
@@ -56,19 +57,28 @@ class RoundCosts:
             self._network_seconds += rate * (times.network - self._network_seconds)
             self._queue_ratio += rate * (times.target_queue / times.target_compute - self._queue_ratio)
             self._batch_sequences += rate * (verify.batch_sequences - self._batch_sequences)
-        if draft is not None and done.num_draft_tokens:
+        seconds = times.draft_queue + times.draft_compute
+        if draft is None or not done.num_draft_tokens:
+            return
+        if done.is_by_lookup:
+            rate = _RATE if self._has_looked_up else 1.0
+            self._has_looked_up = True
+            self._lookup_seconds += rate * (seconds - self._lookup_seconds)
+        else:
             rate = _RATE if self._has_drafted else 1.0
             self._has_drafted = True
-            per_token = (times.draft_queue + times.draft_compute) / done.num_draft_tokens
-            self._draft_seconds_per_token += rate * (per_token - self._draft_seconds_per_token)
+            self._draft_seconds_per_token += rate * (seconds / done.num_draft_tokens - self._draft_seconds_per_token)
 
-    @property
-    def are_known(self) -> bool:
-        """Whether anything is known that a choice could be based on."""
-        return self._forward is not None
+    def are_known(self, *, by_lookup: bool) -> bool:
+        """Whether enough is known to base a choice on: of rounds that a draft model works for, what it takes."""
+        return self._forward is not None and (by_lookup or self._has_drafted)
 
-    def seconds(self, num_draft_tokens: int) -> float:
+    def seconds(self, num_draft_tokens: int, *, by_lookup: bool) -> float:
         """Expected duration of a round with so many draft tokens, in seconds.
+
+        Args:
+            num_draft_tokens: K.
+            by_lookup: whether lookup finds them, or a draft model makes them one by one.
 
         Raises:
             RuntimeError: nothing is known yet.
@@ -77,4 +87,5 @@ class RoundCosts:
             raise RuntimeError("no forward pass was measured yet")
         rows = max(1.0, self._batch_sequences) * (num_draft_tokens + 1)
         verify = (1.0 + self._queue_ratio) * self._forward.seconds(rows)
-        return num_draft_tokens * self._draft_seconds_per_token + self._network_seconds + verify
+        draft = self._lookup_seconds if by_lookup else num_draft_tokens * self._draft_seconds_per_token
+        return draft + self._network_seconds + verify

@@ -12,6 +12,7 @@ from specdec.telemetry.metrics import RoundTimes
 from specdec.telemetry.tracing import AttributeValue
 from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 
+LOOKUP_SOURCES = frozenset((draft_pb2.DRAFT_SOURCE_NGRAM, draft_pb2.DRAFT_SOURCE_SUFFIX, draft_pb2.DRAFT_SOURCE_MEMORY))
 _NO_TIMINGS = model_pb2.Timings()
 
 
@@ -38,6 +39,11 @@ class Round:
     def draft_source(self) -> str:
         """Where they came from, in a word; empty if there are none."""
         return source_name(self.drafted.source) if self.num_draft_tokens else ""
+
+    @property
+    def is_by_lookup(self) -> bool:
+        """Whether they were looked up; the number of a source that is not known here counts as a model's."""
+        return self.drafted.source in LOOKUP_SOURCES
 
     def times(self) -> RoundTimes:
         """Where the time went."""

@@ -145,7 +145,8 @@ class CausalLMDrafter:
             state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
             # No more tokens can be run than the context holds, and features of a prompt come when it is prefilled.
             waits = self._feature_runner is not None and not draft.num_wanted
-            if waits or draft.base_length + len(draft.token_ids) > self.info.max_context_length:
+            is_for_lookup = draft.is_asked and not draft.num_wanted
+            if waits or is_for_lookup or draft.base_length + len(draft.token_ids) > self.info.max_context_length:
                 draft.is_done = True
             else:
                 steps.append(step)

@@ -65,7 +65,7 @@ class CombinedDrafter:
         by_model: list[Draft] = []
         for draft in drafts:
             is_read = self._lookup.read(draft.sequence)
-            if not draft.num_wanted or draft.source:
+            if not draft.is_asked or draft.source:
                 by_model.append(draft)
             elif is_read:
                 chosen = self._choose(draft)
@@ -82,7 +82,7 @@ class CombinedDrafter:
         """What lookup makes the window of; None: the model makes it."""
         state = self._states[id(draft.sequence)]
         state.draft = draft
-        state.found = self._lookup.find(draft.sequence, draft.num_wanted)
+        state.found = self._lookup.find(draft.sequence, draft.num_lookup)
         chosen = state.choice.choose(state.found, draft.num_wanted)
         draft.source = draft_pb2.DRAFT_SOURCE_MODEL if chosen is None else chosen.source
         return chosen

@@ -83,5 +83,5 @@ class NgramDrafter:
         for draft in drafts:
             index = self._indexes[id(draft.sequence)]
             index.update(draft.sequence.token_ids)
-            token_ids = index.propose(draft.sequence.token_ids, draft.num_wanted)
+            token_ids = index.propose(draft.sequence.token_ids, draft.num_lookup)
             draft.finish(token_ids, draft_pb2.DRAFT_SOURCE_NGRAM, batch_sequences=len(drafts))

@@ -43,5 +43,5 @@ class SuffixDrafter:
         """See `Drafter`. Finishes all but those whose text is too long to be read at once."""
         for draft in drafts:
             if self._lookup.read(draft.sequence):
-                found = next(iter(self._lookup.find(draft.sequence, draft.num_wanted)), NOTHING_FOUND)
+                found = next(iter(self._lookup.find(draft.sequence, draft.num_lookup)), NOTHING_FOUND)
                 draft.finish(found.token_ids, found.source, batch_sequences=len(drafts))

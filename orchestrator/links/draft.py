@@ -10,6 +10,7 @@ from orchestrator.links.link import HANDSHAKE_SECONDS, Link, check_protocol_vers
 from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
 from orchestrator.links.target import TargetLink
+from orchestrator.window_sizes import WindowSizes
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
@@ -45,6 +46,11 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         return ""
 
     @property
+    def has_model(self) -> bool:
+        """Whether a draft model may make windows; if nothing is known of the drafter, it may."""
+        return self.model_info is None or bool(self.model_info.dtype)
+
+    @property
     def feature_states(self) -> tuple[int, ...]:
         """Hidden states of the target that the drafter reads; empty if it cannot work with the target."""
         return tuple(self.model_info.feature_states) if self.model_info is not None and not self.mismatch else ()
@@ -65,12 +71,12 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         round_index: int,
         opening: Opening,
         token_ids: Sequence[int],
-        num_draft_tokens: int,
+        sizes: WindowSizes,
         trace_context: model_pb2.TraceContext | None = None,
     ) -> DraftSequence:
         """Start a sequence, or start it again with all its committed tokens under the next epoch.
 
-        Unless `num_draft_tokens` is 0, a proposal for the round is asked for at once.
+        Unless all `sizes` are 0, a proposal for the round is asked for at once.
 
         Raises:
             LinkLost: the link is not available.
@@ -84,7 +90,8 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
             sampling=opening.sampling,
             acceptance_rule=opening.acceptance_rule,
             round=round_index,
-            num_draft_tokens=num_draft_tokens,
+            num_draft_tokens=sizes.model,
+            num_lookup_tokens=sizes.lookup,
             trace_context=trace_context,
             tenant=opening.tenant,
             max_length=opening.max_length,
@@ -125,7 +132,7 @@ class DraftSequence:
         num_accepted_tokens: int,
         next_token_id: int,
         checksum: int,
-        num_draft_tokens: int,
+        sizes: WindowSizes,
         trace_context: model_pb2.TraceContext | None = None,
         features: bytes = b"",
     ) -> None:
@@ -137,7 +144,7 @@ class DraftSequence:
             num_accepted_tokens: tokens of the last proposal that the target accepted, from its start.
             next_token_id: the target's own token after them.
             checksum: of the committed prefix with the outcome.
-            num_draft_tokens: tokens to propose; 0: none.
+            sizes: tokens to propose.
             trace_context: trace to put the work under.
             features: of the outcome's verdict.
 
@@ -154,7 +161,8 @@ class DraftSequence:
             next_token_id=next_token_id,
             committed_length=base_length + num_accepted_tokens + 1,
             checksum=checksum,
-            num_draft_tokens=num_draft_tokens,
+            num_draft_tokens=sizes.model,
+            num_lookup_tokens=sizes.lookup,
             trace_context=trace_context,
             features=features,
         )

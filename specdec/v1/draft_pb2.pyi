@@ -177,6 +177,7 @@ class DraftOpen(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
+    NUM_LOOKUP_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -191,6 +192,8 @@ class DraftOpen(_message.Message):
     """Whose past outputs drafts may come from, and who leaves this output behind: a hash of 32 bytes. Empty: nobody's."""
     max_length: _builtins.int
     """Largest committed length this sequence may reach; memory is promised by it. 0: not said."""
+    num_lookup_tokens: _builtins.int
+    """As in a commit."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -216,10 +219,11 @@ class DraftOpen(_message.Message):
         trace_context: _model_pb2.TraceContext | None = ...,
         tenant: _builtins.bytes = ...,
         max_length: _builtins.int = ...,
+        num_lookup_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_length", b"max_length", "num_draft_tokens", b"num_draft_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_length", b"max_length", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +245,7 @@ class DraftCommit(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    NUM_LOOKUP_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -256,9 +261,13 @@ class DraftCommit(_message.Message):
     checksum: _builtins.int
     """CRC-32 of the committed prefix (all ids as little-endian 32-bit words). A mismatch is FAILED_PRECONDITION."""
     num_draft_tokens: _builtins.int
-    """Tokens to propose now. 0: none; the service only takes note."""
+    """Tokens to propose now. 0: none, unless lookup finds some; the service only takes note."""
     features: _builtins.bytes
     """The verdict's features, as they came. Tokens without features are drafted from all the same, not as well."""
+    num_lookup_tokens: _builtins.int
+    """Tokens to propose now if that takes no model, which makes longer windows worth while. Fewer than num_draft_tokens mean
+    as many as these.
+    """
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
@@ -276,10 +285,11 @@ class DraftCommit(_message.Message):
         num_draft_tokens: _builtins.int = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
         features: _builtins.bytes = ...,
+        num_lookup_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -267,6 +267,7 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
                     "tokenizer_hash": TOKENIZER_HASH,
                     "vocab_size": TINY_VOCAB_SIZE,
                     "max_num_draft_tokens": 8,
+                    "dtype": "float32",
                     "max_num_sequences": 256,
                     "acceptance_rules": [model_pb2.ACCEPTANCE_RULE_COUPLED],
                     **facts,
@@ -296,7 +297,7 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
             self._check_open(opening, command.sequence_id)
             sequence = FakeSequence(opening.epoch, list(opening.token_ids), opening.prompt_length)
             self.sequences[command.sequence_id] = sequence
-            num_draft_tokens = opening.num_draft_tokens
+            num_draft_tokens, is_asked = opening.num_draft_tokens, bool(opening.num_lookup_tokens)
         else:
             commit = command.commit
             sequence = self._find(command, commit.epoch)
@@ -307,8 +308,8 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
             sequence.token_ids += [*sequence.proposed[: commit.num_accepted_tokens], commit.next_token_id]
             sequence.proposed = []
             _check_prefix(sequence, commit.committed_length, commit.checksum)
-            num_draft_tokens = commit.num_draft_tokens
-        if num_draft_tokens == 0:
+            num_draft_tokens, is_asked = commit.num_draft_tokens, bool(commit.num_lookup_tokens)
+        if not (num_draft_tokens or is_asked):
             return False
         if num_draft_tokens > self.model_info.max_num_draft_tokens:
             raise InvalidArgumentError("num_draft_tokens")

@@ -4,7 +4,7 @@ from orchestrator.drafter import Drafted
 from orchestrator.rounds import Round
 from orchestrator.verifier import Judged
 from orchestrator.window import Window
-from specdec.v1 import model_pb2, target_pb2
+from specdec.v1 import draft_pb2, model_pb2, target_pb2
 
 
 def made_round(
@@ -17,6 +17,7 @@ def made_round(
     queue_seconds: float = 0.0,
     batch_sequences: int = 1,
     batch_rows: int | None = None,
+    source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_MODEL,
 ) -> Round:
     """One round.
 
@@ -29,6 +30,7 @@ def made_round(
         queue_seconds: before the forward pass.
         batch_sequences: in the pass.
         batch_rows: in the pass; None: those of so many windows like this one.
+        source: of the window.
     """
     window = Window([5] * num_draft_tokens)
     verdict = target_pb2.Verdict(
@@ -42,7 +44,7 @@ def made_round(
         ),
     )
     timings = model_pb2.Timings(compute_microseconds=round(draft_seconds * 1e6)) if num_draft_tokens else None
-    drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings)
+    drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings, source=source)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
     return Round(1, drafted, judged, drafted.wait_seconds + judged.wait_seconds)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience, tokens_per_second
+from orchestrator.window_sizes import NO_TOKENS
 from specdec.forward_costs import ForwardCosts
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 from tests.orchestrator.made_rounds import made_round
 
 LIMIT = 16
@@ -43,7 +44,7 @@ class Bench:
         """Rounds where each draft token is accepted with this probability; returns the K of each."""
         chosen = []
         for _ in range(num_rounds):
-            count = size.choose()
+            count = size.choose().model
             accepted = 0
             while accepted < count and self._random.random() < acceptance:
                 accepted += 1
@@ -132,15 +133,15 @@ def test_k_does_not_swing() -> None:
 def test_a_new_request_begins_with_what_others_have_learnt_but_never_without_hope() -> None:
     bench = Bench(FLAT)
     bench.run(bench.request(), 0.95, 200)
-    assert bench.request().choose() >= 8
+    assert bench.request().choose().model >= 8
     for _ in range(20):
         bench.run(bench.request(), 0.0, 100)
-    assert bench.request().choose() >= 1
+    assert bench.request().choose().model >= 1
 
 
 def test_while_nothing_is_known_k_is_moderate() -> None:
-    assert MeasuredWindowSize(LIMIT, SharedExperience()).choose() == 4
-    assert MeasuredWindowSize(2, SharedExperience()).choose() == 2
+    assert MeasuredWindowSize(LIMIT, SharedExperience()).choose().model == 4
+    assert MeasuredWindowSize(2, SharedExperience()).choose().model == 2
 
 
 def test_rounds_where_the_drafter_had_no_guess_say_nothing_against_it() -> None:
@@ -149,7 +150,7 @@ def test_rounds_where_the_drafter_had_no_guess_say_nothing_against_it() -> None:
     size = bench.request()
     bench.run(size, 0.9, 40)
     for _ in range(200):
-        assert size.choose() > 1
+        assert size.choose().model > 1
         size.observe(made_round(0, 0, verify_seconds=0.1))
 
 
@@ -158,5 +159,36 @@ def test_without_the_acceptance_of_others_a_request_begins_as_the_first_one() ->
     bench.run(bench.request(), 0.95, 200)
     private = bench.experience.costs_only()
     assert private.costs is bench.experience.costs
-    assert private.rates(3) == SharedExperience().rates(3) != bench.experience.rates(3)
-    assert MeasuredWindowSize(LIMIT, private).choose() < bench.request().choose()
+    assert private.rates(3, by_lookup=False) == SharedExperience().rates(3, by_lookup=False)
+    assert private.rates(3, by_lookup=False) != bench.experience.rates(3, by_lookup=False)
+    assert MeasuredWindowSize(LIMIT, private).choose().model < bench.request().choose().model
+
+
+@pytest.mark.parametrize("source", [draft_pb2.DRAFT_SOURCE_NGRAM, draft_pb2.DRAFT_SOURCE_MEMORY])
+def test_windows_of_lookup_and_of_a_model_have_sizes_of_their_own(source: draft_pb2.DraftSource.ValueType) -> None:
+    bench = Bench(FLAT)
+    size = bench.request()
+    for _ in range(40):
+        sizes = size.choose()
+        size.observe(made_round(sizes.model, min(1, sizes.model), draft_seconds=0.05 * sizes.model))
+        size.observe(made_round(sizes.lookup, sizes.lookup, draft_seconds=0.001, source=source))
+    sizes = size.choose()
+    assert sizes.model in (1, 2)
+    assert sizes.lookup >= 8
+
+
+def test_where_nobody_looks_anything_up_nobody_is_asked_to() -> None:
+    bench = Bench(FLAT)
+    size = bench.request()
+    bench.run(size, 0.0, 12)
+    assert size.choose() == NO_TOKENS
+    size.observe(made_round(4, 4, source=draft_pb2.DRAFT_SOURCE_SUFFIX))
+    sizes = size.choose()
+    assert sizes.model == 0
+    assert sizes.lookup > 0
+
+
+def test_without_a_model_only_lookup_is_asked() -> None:
+    sizes = MeasuredWindowSize(LIMIT, SharedExperience(), has_model=False).choose()
+    assert sizes.model == 0
+    assert sizes.lookup > 0

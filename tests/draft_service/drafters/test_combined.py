@@ -62,6 +62,21 @@ def test_a_text_that_repeats_itself_is_looked_up_and_the_model_does_not_run(engi
     assert engine.runner.passes == [[len(LOOP)]]
 
 
+@pytest.mark.parametrize("num_draft_tokens", [0, 2])
+def test_lookup_may_give_more_than_a_model_is_asked_for(engine: CombinedEngine, num_draft_tokens: int) -> None:
+    client, other = Client(engine, LOOP), Client(engine, PROMPT)
+    for each in (client, other):
+        engine.ask(each.connection, each.open_command(0))
+    proposals = []
+    for each, token in ((client, LOOP[0]), (other, 77)):
+        command = each.commit_command(0, token, num_draft_tokens)
+        command.commit.num_lookup_tokens = 6
+        (event,) = engine.ask(each.connection, command)
+        proposals.append(each.take(event, 6))
+    assert list(proposals[0].token_ids) == LOOP[1:7]
+    assert len(proposals[1].token_ids) == num_draft_tokens
+
+
 def test_a_text_that_does_not_is_the_models(engine: CombinedEngine) -> None:
     client = Client(engine, PROMPT, SAMPLED)
     proposal = client.open(K)

@@ -1,0 +1,28 @@
+"""How many draft tokens are asked for, by what has to be done for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """Most draft tokens of one window. What lookup finds costs next to nothing, so more of it may be worth a try."""
+
+    model: int
+    """If a draft model makes the window."""
+    lookup: int
+    """If lookup does; at least `model`, as both cost the target the same."""
+
+    @property
+    def largest(self) -> int:
+        """Most of either; 0: no proposal is wanted."""
+        return max(self.model, self.lookup)
+
+    def at_most(self, limit: int) -> WindowSizes:
+        """The same, cut to a limit."""
+        return WindowSizes(min(self.model, limit), min(self.lookup, limit))
+
+
+NO_TOKENS = WindowSizes(0, 0)
+"""Plain decoding."""
