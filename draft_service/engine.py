@@ -124,6 +124,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             span,
             arrived,
             is_open,
+            max_steps=command.max_draft_steps,
         )
 
     def _check_count(self, command: draft_pb2.DraftOpen | draft_pb2.DraftCommit) -> None:
@@ -139,10 +140,11 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         if not draft.is_asked:
             end_span(draft.span)
             return
-        sequence.proposed = draft.token_ids
+        sequence.proposed, sequence.parents = draft.window()
         event = draft_pb2.DraftEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=draft.round)
         event.proposal.base_length = draft.base_length
-        event.proposal.token_ids.extend(draft.token_ids)
+        event.proposal.token_ids.extend(sequence.proposed)
+        event.proposal.parents.extend(sequence.parents)
         event.proposal.distributions.extend(law.to_proto() for law in draft.laws)
         event.proposal.source = draft.source if draft.token_ids else draft_pb2.DRAFT_SOURCE_UNSPECIFIED
         waited = (draft.started if draft.started is not None else time.perf_counter()) - draft.arrived
@@ -157,7 +159,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         self._send(sequence.connection, event)
         if draft.span.is_recording():
             draft.span.set_attributes(
-                {names.ROUND_NUM_DRAFT_TOKENS: len(draft.token_ids), **timing_attributes(event.proposal.timings)}
+                {names.ROUND_NUM_DRAFT_TOKENS: len(sequence.proposed), **timing_attributes(event.proposal.timings)}
             )
             if draft.token_ids:
                 draft.span.set_attribute(names.DRAFT_SOURCE, source_name(draft.source))

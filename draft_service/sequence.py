@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import Span
 
 from draft_service.feature_log import FeatureLog
+from draft_service.token_tree import Level, grow_tree
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import check_prefix, check_token_ids
@@ -37,6 +38,10 @@ class DraftSequence:
     """A hash of whose request it is; empty: nobody's."""
     proposed: list[int] = field(default_factory=list)
     """Tokens of the last proposal, for its round's commit."""
+    parents: list[int] = field(default_factory=list)
+    """Of the last proposal, if it was a tree."""
+    num_kept: int = 0
+    """Accepted tokens of the last round that its chain of draft steps began with."""
     features: FeatureLog | None = None
     """Of the target; None: the drafter reads none."""
 
@@ -98,7 +103,8 @@ class DraftSequence:
         """Take note of a round's outcome; returns how many of the tokens proposed were accepted.
 
         Raises:
-            InvalidArgumentError: the next token is outside the vocabulary, or the features have no meaning here.
+            InvalidArgumentError: the next token is outside the vocabulary, the accepted nodes are no path, or the
+                features have no meaning here.
             FailedPreconditionError: the outcome does not continue what is known here; open the sequence again.
         """
         accepted = commit.num_accepted_tokens
@@ -109,7 +115,8 @@ class DraftSequence:
         check_token_ids("next_token_id", [commit.next_token_id], vocab_size)
         if commit.committed_length != commit.base_length + accepted + 1:
             raise InvalidArgumentError("committed_length must be base_length + num_accepted_tokens + 1")
-        new_tokens = [*self.proposed[:accepted], commit.next_token_id]
+        nodes = self._accepted_nodes(commit)
+        new_tokens = [*(self.proposed[node] for node in nodes), commit.next_token_id]
         checksum = prefix_checksum(new_tokens, self.checksum)
         check_prefix(
             commit.base_length,
@@ -122,8 +129,20 @@ class DraftSequence:
             self.features.add(self.features.read(commit.features), commit.committed_length - 1)
         self.token_ids.extend(new_tokens)
         self.checksum = checksum
-        self.proposed = []
+        self.num_kept = next((place for place, node in enumerate(nodes) if node != place), accepted)
+        self.proposed, self.parents = [], []
         return accepted
+
+    def _accepted_nodes(self, commit: draft_pb2.DraftCommit) -> list[int]:
+        nodes = list(commit.accepted_nodes) or list(range(commit.num_accepted_tokens))
+        previous = -1
+        for node in nodes:
+            if node >= len(self.proposed) or (self.parents[node] if self.parents else node - 1) != previous:
+                raise InvalidArgumentError("accepted_nodes are not a path from the root of the last proposal")
+            previous = node
+        if len(nodes) != commit.num_accepted_tokens:
+            raise InvalidArgumentError("accepted_nodes must be empty or num_accepted_tokens of them")
+        return nodes
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +159,10 @@ class Draft:
     arrived: float
     is_open: bool
     token_ids: list[int] = field(default_factory=list)
+    max_steps: int = 0
+    """Steps that a model may take; 0: one for each token."""
+    levels: list[Level] = field(default_factory=list)
+    """Of a tree: what the target may choose at each step so far."""
     laws: list[DraftLaw] = field(default_factory=list)
     """What each of them was sampled from; empty for deterministic and coupled drafts."""
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
@@ -151,6 +174,19 @@ class Draft:
     compute_seconds: float = 0.0
     batch_sequences: int = 0
     batch_rows: int = 0
+
+    def window(self) -> tuple[list[int], list[int]]:
+        """The tokens to propose, and their parents if they are a tree."""
+        if not self.levels:
+            return self.token_ids, []
+        tree = grow_tree(self.levels, self.num_wanted)
+        return tree.token_ids, tree.parents
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether a model is to add runners-up to the tokens of its steps."""
+        is_chosen_alike = self.sequence.rule == model_pb2.ACCEPTANCE_RULE_COUPLED or self.sequence.params.is_greedy
+        return 0 < self.max_steps < self.num_wanted and is_chosen_alike
 
     @property
     def is_asked(self) -> bool:

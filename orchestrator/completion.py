@@ -145,4 +145,5 @@ class Completion:
             or self._request.sampling.temperature == 0
         )
         experience = self._experience if may_follow_others else self._experience.costs_only()
-        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model)
+        # The two are the same condition: a tree is judged where the target's choice is given before the drafts are.
+        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model, branches=may_follow_others)

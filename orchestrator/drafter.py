@@ -107,17 +107,14 @@ class Drafter:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
             self._fail("window_refused")
-        accepted = last.verdict.accepted_nodes
-        # A commit says how many tokens were accepted. Off the first path of a tree that is not enough.
-        is_first_path = all(node == index for index, node in enumerate(accepted))
-        if self._sequence is None or not is_first_path or self._is_past_context():
+        if self._sequence is None or self._is_past_context():
             self._open(round_index, sizes)
             return
         try:
             self._sequence.commit(
                 round_index,
                 last.verdict.base_length,
-                len(accepted),
+                list(last.verdict.accepted_nodes),
                 last.verdict.next_token_id,
                 self._committed.checksum,
                 self._most(sizes),

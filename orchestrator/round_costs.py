@@ -24,7 +24,7 @@ class RoundCosts:
     def __init__(self) -> None:
         self._announced: tuple[tuple[int, int], ...] = ()
         self._forward: ForwardCosts | None = None
-        self._draft_seconds_per_token = 0.0
+        self._step_seconds = 0.0
         self._lookup_seconds = 0.0
         self._network_seconds = 0.0
         self._queue_ratio = 0.0
@@ -67,18 +67,23 @@ class RoundCosts:
         else:
             rate = _RATE if self._has_drafted else 1.0
             self._has_drafted = True
-            self._draft_seconds_per_token += rate * (seconds / done.num_draft_tokens - self._draft_seconds_per_token)
+            self._step_seconds += rate * (seconds / max(1, done.num_steps) - self._step_seconds)
 
     def are_known(self, *, by_lookup: bool) -> bool:
         """Whether enough is known to base a choice on: of rounds that a draft model works for, what it takes."""
         return self._forward is not None and (by_lookup or self._has_drafted)
 
-    def seconds(self, num_draft_tokens: int, *, by_lookup: bool) -> float:
-        """Expected duration of a round with so many draft tokens, in seconds.
+    def draft_seconds(self, num_steps: int, *, by_lookup: bool) -> float:
+        """Expected duration of drafting, in seconds.
 
         Args:
-            num_draft_tokens: K.
-            by_lookup: whether lookup finds them, or a draft model makes them one by one.
+            num_steps: of a draft model.
+            by_lookup: whether lookup finds the tokens instead.
+        """
+        return self._lookup_seconds if by_lookup else num_steps * self._step_seconds
+
+    def other_seconds(self, num_draft_tokens: int) -> float:
+        """Expected duration of a round with so many draft tokens without the drafting, in seconds.
 
         Raises:
             RuntimeError: nothing is known yet.
@@ -87,5 +92,4 @@ class RoundCosts:
             raise RuntimeError("no forward pass was measured yet")
         rows = max(1.0, self._batch_sequences) * (num_draft_tokens + 1)
         verify = (1.0 + self._queue_ratio) * self._forward.seconds(rows)
-        draft = self._lookup_seconds if by_lookup else num_draft_tokens * self._draft_seconds_per_token
-        return draft + self._network_seconds + verify
+        return self._network_seconds + verify

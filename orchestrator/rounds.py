@@ -36,6 +36,23 @@ class Round:
         return len(self.judged.verdict.accepted_nodes)
 
     @property
+    def num_steps(self) -> int:
+        """Draft tokens in the window that each took a step of its own, if a model made it."""
+        return self.judged.window.chain_length
+
+    @property
+    def num_accepted_steps(self) -> int:
+        """How many of them were accepted."""
+        nodes = self.judged.verdict.accepted_nodes
+        return next((place for place, node in enumerate(nodes) if node != place), len(nodes))
+
+    @property
+    def accepted_runner_up(self) -> int | None:
+        """Which of the other nodes was accepted, from 0; None if none was."""
+        nodes = self.judged.verdict.accepted_nodes
+        return nodes[-1] - self.num_steps if nodes and nodes[-1] >= self.num_steps else None
+
+    @property
     def draft_source(self) -> str:
         """Where they came from, in a word; empty if there are none."""
         return source_name(self.drafted.source) if self.num_draft_tokens else ""

@@ -26,6 +26,12 @@ class Window:
         return len(self.token_ids)
 
     @property
+    def chain_length(self) -> int:
+        """Nodes, from the first on, of which each follows the one before: what draft steps gave, without runners-up."""
+        places = enumerate(self.parents)
+        return next((node for node, parent in places if parent != node - 1), len(self.token_ids))
+
+    @property
     def lost_mass(self) -> float:
         """Mean probability that truncation took from the laws; 0 without laws."""
         masses = [distribution.lost_mass for distribution in self.distributions]

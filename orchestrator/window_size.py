@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from orchestrator.acceptance import AcceptanceByPosition
 from orchestrator.round_costs import RoundCosts
@@ -31,6 +32,21 @@ _HOPELESS = 0.01
 """Windows are not made longer than this probability of being accepted to the end."""
 
 
+_MOST_BRANCHING_STEPS = 4
+"""A window of more steps has no runners-up: then the chain is what brings most."""
+_RUNNERS_UP = (0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
+"""Shares of rounds in which the first, second, ... runner-up is accepted, before any was measured."""
+_RUNNERS_UP_WEIGHT = 20.0
+"""Windows that these are worth."""
+
+
+class _Shape(NamedTuple):
+    """Of a window: steps of drafting, and runners-up of these steps."""
+
+    num_steps: int
+    num_others: int
+
+
 class WindowSize(Protocol):
     """Chooses K for one request, round by round."""
 
@@ -45,11 +61,11 @@ class FixedWindowSize:
     """Always the same K."""
 
     def __init__(self, num_draft_tokens: int) -> None:
-        self._num_draft_tokens = num_draft_tokens
+        self.num_draft_tokens = num_draft_tokens
 
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
-        return WindowSizes(self._num_draft_tokens, self._num_draft_tokens)
+        return WindowSizes(self.num_draft_tokens, self.num_draft_tokens)
 
     def observe(self, done: Round) -> None:
         """See `WindowSize`."""
@@ -65,6 +81,7 @@ class SharedExperience:
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
         self._acceptance = {by_lookup: AcceptanceByPosition(_SHARED_DECAY) for by_lookup in (False, True)}
+        self._runners_up = [(share * _RUNNERS_UP_WEIGHT, _RUNNERS_UP_WEIGHT) for share in _RUNNERS_UP]
         self.sources: set[bool] = set()
         """What has made windows: False for a draft model, True for lookup."""
 
@@ -85,7 +102,15 @@ class SharedExperience:
         self.costs.observe(done)
         if done.num_draft_tokens:
             self.sources.add(done.is_by_lookup)
-            self._acceptance[done.is_by_lookup].observe(done.num_draft_tokens, done.num_accepted_tokens)
+            self._acceptance[done.is_by_lookup].observe(done.num_steps, done.num_accepted_steps)
+            for place in range(min(done.num_draft_tokens - done.num_steps, len(self._runners_up))):
+                accepted, windows = self._runners_up[place]
+                is_accepted = place == done.accepted_runner_up
+                self._runners_up[place] = (_SHARED_DECAY * accepted + is_accepted, _SHARED_DECAY * windows + 1.0)
+
+    def gains(self, count: int) -> list[float]:
+        """Tokens that the first, second, ... runner-up adds to a round, of at most `count`."""
+        return [accepted / windows for accepted, windows in self._runners_up[:count]]
 
     def rates(self, count: int, *, by_lookup: bool) -> list[float]:
         """Acceptance of the first `count` positions that a new request may hope for, never too little to try."""
@@ -102,21 +127,25 @@ class MeasuredWindowSize:
         limit: the largest K.
         experience: of all requests.
         has_model: whether the drafter has a model at all.
+        branches: whether a window may be a tree.
     """
 
-    def __init__(self, limit: int, experience: SharedExperience, *, has_model: bool = True) -> None:
+    def __init__(
+        self, limit: int, experience: SharedExperience, *, has_model: bool = True, branches: bool = False
+    ) -> None:
         self._experience = experience
         self._has_model = has_model
-        self._model = _SourceWindowSize(limit, experience, by_lookup=False)
-        self._lookup = _SourceWindowSize(limit, experience, by_lookup=True)
+        self._model = _SourceWindowSize(limit, experience, by_lookup=False, branches=branches)
+        self._lookup = _SourceWindowSize(limit, experience, by_lookup=True, branches=False)
 
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
-        model, lookup = self._model.choose() if self._has_model else 0, self._lookup.choose()
+        shape = self._model.choose() if self._has_model else _Shape(0, 0)
+        lookup, model = self._lookup.choose().num_steps, sum(shape)
         if not model and self._experience.sources == {False}:
             # Nobody looks anything up here, as far as has been seen.
             return NO_TOKENS
-        return WindowSizes(model, max(model, lookup))
+        return WindowSizes(model, max(model, lookup), shape.num_steps if shape.num_others else 0)
 
     def observe(self, done: Round) -> None:
         """See `WindowSize`."""
@@ -133,10 +162,11 @@ class _SourceWindowSize:
     the request begins again with the hope of a new one; that ends after a few windows if it was in vain.
     """
 
-    def __init__(self, limit: int, experience: SharedExperience, *, by_lookup: bool) -> None:
+    def __init__(self, limit: int, experience: SharedExperience, *, by_lookup: bool, branches: bool) -> None:
         self._limit = limit
         self._experience = experience
         self._by_lookup = by_lookup
+        self._branches = branches
         self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
         self._in_vain: list[int] = []
         """Sizes of the last windows in a row of which nothing was accepted."""
@@ -144,14 +174,15 @@ class _SourceWindowSize:
         """Acceptance of the first position when they began."""
         self._pause = _FIRST_PAUSE
         self._num_alike = 0
-        self._current: int | None = None
+        self._current: _Shape | None = None
 
-    def choose(self) -> int:
+    def choose(self) -> _Shape:
         """For the next round."""
         before, self._current = self._current, self._best()
-        self._num_alike = self._num_alike + 1 if bool(before) == bool(self._current) else 1
+        is_alike = (before is not None and before.num_steps > 0) == (self._current.num_steps > 0)
+        self._num_alike = self._num_alike + 1 if is_alike else 1
         if self._num_alike == self._pause:
-            if self._current:
+            if self._current.num_steps:
                 self._pause = _FIRST_PAUSE
             else:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -160,47 +191,54 @@ class _SourceWindowSize:
 
     def observe(self, done: Round) -> None:
         """A window from this source was judged."""
-        num_draft_tokens, num_accepted = done.num_draft_tokens, done.num_accepted_tokens
+        num_steps, num_accepted = done.num_steps, done.num_accepted_steps
         if num_accepted:
             self._in_vain.clear()
             self._rate_before = self._rates()[0]
         else:
-            self._in_vain.append(num_draft_tokens)
+            self._in_vain.append(num_steps)
             if (1.0 - self._rate_before) ** len(self._in_vain) < _NO_ACCIDENT:
                 self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
                 for size in self._in_vain[:-1]:
                     self._acceptance.observe(size, 0)
-        self._acceptance.observe(num_draft_tokens, num_accepted)
+        self._acceptance.observe(num_steps, num_accepted)
 
-    def _best(self) -> int:
-        """By what is known now; the present K unless another is clearly better."""
+    def _best(self) -> _Shape:
+        """By what is known now; the present shape unless another is clearly better."""
         costs = self._experience.costs
         if not costs.are_known(by_lookup=self._by_lookup):
-            return min(_FIRST_CHOICE, self._limit)
-        rates = self._rates()
-        seconds = (costs.seconds(count, by_lookup=self._by_lookup) for count in range(self._limit + 1))
-        paces = list(tokens_per_second(rates, seconds))
-        best = max(range(len(paces)), key=paces.__getitem__)
-        current = self._current
-        if current is not None and current < len(paces) and paces[best] < _WORTH_A_CHANGE * paces[current]:
-            return current
+            return _Shape(min(_FIRST_CHOICE, self._limit), 0)
+        best, best_pace, current_pace = _Shape(0, 0), 0.0, 0.0
+        seconds = [costs.other_seconds(count) for count in range(self._limit + 1)]
+        gains = self._experience.gains(self._limit) if self._branches else ()
+        for num_steps, tokens in enumerate(expected_tokens(self._rates()[: self._limit])):
+            draft_seconds = costs.draft_seconds(num_steps, by_lookup=self._by_lookup) if num_steps else 0.0
+            room = self._limit - num_steps if 0 < num_steps <= _MOST_BRANCHING_STEPS else 0
+            for num_others, more in enumerate(itertools.accumulate(gains[:room], initial=0.0)):
+                pace = (tokens + more) / (draft_seconds + seconds[num_steps + num_others])
+                shape = _Shape(num_steps, num_others)
+                if pace > best_pace:
+                    best, best_pace = shape, pace
+                if shape == self._current:
+                    current_pace = pace
+        if self._current is not None and best_pace < _WORTH_A_CHANGE * current_pace:
+            return self._current
         return best
 
     def _rates(self) -> list[float]:
         return self._acceptance.rates(self._experience.rates(self._limit, by_lookup=self._by_lookup), _SHARED_WEIGHT)
 
 
-def tokens_per_second(rates: Sequence[float], seconds: Iterable[float]) -> Iterator[float]:
-    """Tokens a second for K = 0, 1, ..., as long as a window has a chance of being accepted to the end.
+def expected_tokens(rates: Sequence[float]) -> Iterator[float]:
+    """Tokens of a round for 0, 1, ... steps of drafting, as long as a window may well be accepted to the end.
 
     Args:
         rates: conditional acceptance of position 0, 1, ...
-        seconds: duration of a round with 0, 1, ... draft tokens; one entry more than `rates`.
     """
     survival, tokens = 1.0, 0.0
-    for rate, duration in zip([1.0, *rates], seconds, strict=True):
+    for rate in [1.0, *rates]:
         survival *= rate
         if survival < _HOPELESS:
             return
         tokens += survival
-        yield tokens / duration
+        yield tokens

@@ -13,6 +13,8 @@ class WindowSizes:
     """If a draft model makes the window."""
     lookup: int
     """If lookup does; at least `model`, as both cost the target the same."""
+    steps: int = 0
+    """Steps that the model may take; the other tokens are runners-up, which make the window a tree. 0: a chain."""
 
     @property
     def largest(self) -> int:
@@ -21,7 +23,7 @@ class WindowSizes:
 
     def at_most(self, limit: int) -> WindowSizes:
         """The same, cut to a limit."""
-        return WindowSizes(min(self.model, limit), min(self.lookup, limit))
+        return WindowSizes(min(self.model, limit), min(self.lookup, limit), min(self.steps, limit))
 
 
 NO_TOKENS = WindowSizes(0, 0)

@@ -11,6 +11,7 @@ import torch
 
 from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.sequence import Draft, DraftSequence
+from draft_service.token_tree import is_grown
 from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
 from specdec.errors import InvalidArgumentError
@@ -121,11 +122,17 @@ class CausalLMDrafter:
         """
         state = self._states[id(sequence)]
         length = len(sequence.token_ids) - 1
+        # A runner-up was accepted, but never run.
+        num_lost = num_accepted - sequence.num_kept
         if sequence.features is not None:
             num_guessed = num_accepted + 1
             has_all = bool(sequence.features.at(length - num_guessed, num_guessed)[1].all())
-            length -= num_guessed if has_all else 0
-            state.is_whole = state.is_whole and (has_all or state.cache.length <= length - num_guessed)
+            length -= num_guessed if has_all else num_lost
+            state.is_whole = state.is_whole and (
+                has_all or state.cache.length <= len(sequence.token_ids) - 1 - num_guessed
+            )
+        else:
+            length -= num_lost
         state.cache.truncate(min(state.cache.length, length))
         self._publish(state, sequence.token_ids)
 
@@ -178,7 +185,9 @@ class CausalLMDrafter:
             step.state.is_behind = False
             if draft.num_wanted:
                 try:
-                    if self._is_hopeless(draft, step.state.chooser, rows[0]):
+                    if draft.is_tree:
+                        self._draft_level(draft, step.state.chooser, rows[0])
+                    elif self._is_hopeless(draft, step.state.chooser, rows[0]):
                         draft.is_done = True
                     else:
                         self._draft_token(draft, step.state.chooser, rows[0])
@@ -189,6 +198,13 @@ class CausalLMDrafter:
                     if isinstance(error, FloatingPointError):
                         step.cache.withdraw()
             draft.is_done = draft.is_done or len(draft.token_ids) >= draft.num_wanted
+
+    def _draft_level(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
+        """Append a token to the chain of a tree, with its runners-up."""
+        candidates = chooser.candidates(logits, draft.sequence.token_ids, draft.token_ids, draft.num_wanted)
+        draft.levels.append(candidates)
+        draft.token_ids.append(candidates[0][0])
+        draft.is_done = len(draft.levels) >= draft.max_steps or is_grown(draft.levels, draft.num_wanted)
 
     def _work(self, step: _PendingStep, token_ids: Sequence[int], num_logits: int) -> Work:
         state, log = step.state, step.draft.sequence.features

@@ -51,7 +51,9 @@ class CombinedDrafter:
             return
         asked_model = draft.source == draft_pb2.DRAFT_SOURCE_MODEL
         committed = sequence.token_ids[-(num_accepted + 1) :]
-        state.choice.learn(state.found, draft.token_ids if asked_model else None, draft.num_wanted, committed)
+        # Of a tree, the path that was accepted counts, whatever its chain was.
+        by_model = [*committed[:num_accepted], *draft.token_ids[num_accepted:]] if asked_model else None
+        state.choice.learn(state.found, by_model, draft.max_steps or draft.num_wanted, committed)
 
     def close(self, sequence: DraftSequence) -> None:
         """See `Drafter`."""
@@ -83,7 +85,7 @@ class CombinedDrafter:
         state = self._states[id(draft.sequence)]
         state.draft = draft
         state.found = self._lookup.find(draft.sequence, draft.num_lookup)
-        chosen = state.choice.choose(state.found, draft.num_wanted)
+        chosen = state.choice.choose(state.found, draft.max_steps or draft.num_wanted)
         draft.source = draft_pb2.DRAFT_SOURCE_MODEL if chosen is None else chosen.source
         return chosen
 

@@ -92,6 +92,7 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
             round=round_index,
             num_draft_tokens=sizes.model,
             num_lookup_tokens=sizes.lookup,
+            max_draft_steps=sizes.steps,
             trace_context=trace_context,
             tenant=opening.tenant,
             max_length=opening.max_length,
@@ -129,7 +130,7 @@ class DraftSequence:
         self,
         round_index: int,
         base_length: int,
-        num_accepted_tokens: int,
+        accepted_nodes: Sequence[int],
         next_token_id: int,
         checksum: int,
         sizes: WindowSizes,
@@ -141,7 +142,7 @@ class DraftSequence:
         Args:
             round_index: round the next proposal is for.
             base_length: committed length before the outcome.
-            num_accepted_tokens: tokens of the last proposal that the target accepted, from its start.
+            accepted_nodes: nodes of the last proposal that the target accepted, from its root on.
             next_token_id: the target's own token after them.
             checksum: of the committed prefix with the outcome.
             sizes: tokens to propose.
@@ -157,12 +158,14 @@ class DraftSequence:
             epoch=self._mailbox.epoch,
             round=round_index,
             base_length=base_length,
-            num_accepted_tokens=num_accepted_tokens,
+            num_accepted_tokens=len(accepted_nodes),
             next_token_id=next_token_id,
-            committed_length=base_length + num_accepted_tokens + 1,
+            committed_length=base_length + len(accepted_nodes) + 1,
             checksum=checksum,
             num_draft_tokens=sizes.model,
             num_lookup_tokens=sizes.lookup,
+            max_draft_steps=sizes.steps,
+            accepted_nodes=() if accepted_nodes == list(range(len(accepted_nodes))) else accepted_nodes,
             trace_context=trace_context,
             features=features,
         )

@@ -7,9 +7,12 @@ import torch
 
 from specdec.errors import InvalidArgumentError
 from specdec.sampling.laws import DraftLaw, TargetLaw
-from specdec.sampling.noise import Stream, first_highest, gumbel_argmax, noise_key
+from specdec.sampling.noise import Stream, first_highest, gumbel, gumbel_argmax, noise_key
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import LogitsRules
+
+_NUM_CONSIDERED = 64
+"""Most probable tokens that candidates are looked for among."""
 
 
 class TokenChooser:
@@ -55,6 +58,38 @@ class TokenChooser:
         if self._is_greedy:
             return favourite
         return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
+
+    def candidates(
+        self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int], count: int
+    ) -> list[tuple[int, float]]:
+        """The tokens that the target is likeliest to choose, by the coupled rule and at temperature 0.
+
+        The likeliest is that of `choose`. The others follow by processed logit plus noise, and the probabilities are
+        softmax of that: as far as the drafter's logits are off by noise of the same kind, so likely is each to win.
+
+        Args:
+            logits: as everywhere.
+            committed: as everywhere.
+            path: as everywhere.
+            count: most tokens.
+
+        Returns:
+            Distinct token ids with their probabilities, which do not increase.
+        """
+        processed, favourite = self._process(logits, committed, path)
+        values, token_ids = processed.topk(min(max(count, _NUM_CONSIDERED), processed.numel()))
+        first = favourite
+        if not self._is_greedy:
+            key = noise_key(self._seed, len(committed) + len(path), Stream.TARGET)
+            first = gumbel_argmax(processed, key)
+            values = values + gumbel(key, token_ids).to(values.dtype)
+        shares, order = torch.softmax(values, -1).sort(descending=True, stable=True)
+        ranked = [
+            (token, share)
+            for token, share in zip(token_ids[order].tolist(), shares.tolist(), strict=True)
+            if share > 0.0 and token != first
+        ]
+        return [(first, float(shares[0])), *ranked[: count - 1]]
 
     def confidence(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> float:
         """The largest probability of softmax(processed logits); at temperature 0 they are not divided by anything."""

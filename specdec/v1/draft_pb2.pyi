@@ -178,6 +178,7 @@ class DraftOpen(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     NUM_LOOKUP_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_STEPS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -193,6 +194,8 @@ class DraftOpen(_message.Message):
     max_length: _builtins.int
     """Largest committed length this sequence may reach; memory is promised by it. 0: not said."""
     num_lookup_tokens: _builtins.int
+    """As in a commit."""
+    max_draft_steps: _builtins.int
     """As in a commit."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -220,10 +223,11 @@ class DraftOpen(_message.Message):
         tenant: _builtins.bytes = ...,
         max_length: _builtins.int = ...,
         num_lookup_tokens: _builtins.int = ...,
+        max_draft_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_length", b"max_length", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "epoch", b"epoch", "max_draft_steps", b"max_draft_steps", "max_length", b"max_length", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -246,6 +250,8 @@ class DraftCommit(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     NUM_LOOKUP_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_STEPS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -268,9 +274,17 @@ class DraftCommit(_message.Message):
     """Tokens to propose now if that takes no model, which makes longer windows worth while. Fewer than num_draft_tokens mean
     as many as these.
     """
+    max_draft_steps: _builtins.int
+    """Steps that a draft model may take for them. Fewer than num_draft_tokens: the others are runners-up of its steps, and the
+    proposal is a tree; by the coupled rule and at temperature 0 only. 0: as many steps as tokens, a chain.
+    """
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
+
+    @_builtins.property
+    def accepted_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes of the last proposal that the target accepted, if it was a tree; num_accepted_tokens of them. Empty: its first ones."""
 
     def __init__(
         self,
@@ -286,10 +300,12 @@ class DraftCommit(_message.Message):
         trace_context: _model_pb2.TraceContext | None = ...,
         features: _builtins.bytes = ...,
         num_lookup_tokens: _builtins.int = ...,
+        max_draft_steps: _builtins.int = ...,
+        accepted_nodes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "max_draft_steps", b"max_draft_steps", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

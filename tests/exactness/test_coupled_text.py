@@ -12,6 +12,8 @@ import pytest
 
 from draft_service.drafters.drafter import Drafter
 from orchestrator.links import link
+from orchestrator.window_size import FixedWindowSize
+from orchestrator.window_sizes import WindowSizes
 from specdec.client import GenerationClient, GenerationResult
 from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
@@ -169,6 +171,34 @@ async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[s
     assert num_windows(again)[draft_pb2.DRAFT_SOURCE_MEMORY] > num_windows(again)[draft_pb2.DRAFT_SOURCE_SUFFIX]
     assert acceptance_rate(again) > 0.6
     assert not num_windows(nobody)[draft_pb2.DRAFT_SOURCE_MEMORY]
+
+
+@pytest.mark.parametrize("kind", ["model", "features"])
+async def test_ids_do_not_depend_on_trees(
+    plain: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """Windows of one and of two steps, with runners-up of these."""
+
+    def load() -> Drafter:
+        return other_model() if kind == "model" else reading_features(tmp_path)
+
+    def choose(size: FixedWindowSize) -> WindowSizes:
+        return WindowSizes(size.num_draft_tokens, size.num_draft_tokens, 1 + size.num_draft_tokens % 2)
+
+    monkeypatch.setattr(FixedWindowSize, "choose", choose)
+    async with AsyncExitStack() as stack:
+        target = await stack.enter_async_context(hosted(target_service()))
+        draft = await stack.enter_async_context(hosted(draft_service(load)))
+        run = await stack.enter_async_context(orchestrator(target.address, draft.address))
+        client = await stack.enter_async_context(GenerationClient(run.host.address, timeout_seconds=120))
+        chains = await generate_all(client, (1,))
+        trees = await generate_all(client, (3, 4, 7))
+    assert_equal(trees, plain)
+    # Runners-up are right where chains are not.
+    assert sum(len(result.rounds) for result in trees.values()) < 3 * sum(
+        len(result.rounds) for result in chains.values()
+    )
+    assert all(result.finished and not result.finished.stats.num_fallback_rounds for result in trees.values())
 
 
 @pytest.mark.parametrize("kind", ["combined", "features"])

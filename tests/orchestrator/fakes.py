@@ -305,7 +305,8 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
                 raise InvalidArgumentError("committed_length")
             if commit.base_length != len(sequence.token_ids) or commit.num_accepted_tokens > len(sequence.proposed):
                 raise FailedPreconditionError("base_length or num_accepted_tokens")
-            sequence.token_ids += [*sequence.proposed[: commit.num_accepted_tokens], commit.next_token_id]
+            nodes = list(commit.accepted_nodes) or range(commit.num_accepted_tokens)
+            sequence.token_ids += [*(sequence.proposed[node] for node in nodes), commit.next_token_id]
             sequence.proposed = []
             _check_prefix(sequence, commit.committed_length, commit.checksum)
             num_draft_tokens, is_asked = commit.num_draft_tokens, bool(commit.num_lookup_tokens)

@@ -18,6 +18,8 @@ def made_round(
     batch_sequences: int = 1,
     batch_rows: int | None = None,
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_MODEL,
+    steps: int = 0,
+    runner_up: int | None = None,
 ) -> Round:
     """One round.
 
@@ -31,11 +33,14 @@ def made_round(
         batch_sequences: in the pass.
         batch_rows: in the pass; None: those of so many windows like this one.
         source: of the window.
+        steps: nodes that are a chain, if the window is a tree: all others follow the committed prefix. 0: all.
+        runner_up: which of the others was accepted, alone.
     """
-    window = Window([5] * num_draft_tokens)
+    parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
+    window = Window([5] * num_draft_tokens, parents)
     verdict = target_pb2.Verdict(
         base_length=10,
-        accepted_nodes=range(num_accepted),
+        accepted_nodes=range(num_accepted) if runner_up is None else [steps + runner_up],
         timings=model_pb2.Timings(
             queue_microseconds=round(queue_seconds * 1e6),
             compute_microseconds=round(verify_seconds * 1e6),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience, tokens_per_second
+from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience, expected_tokens
 from orchestrator.window_sizes import NO_TOKENS
 from specdec.forward_costs import ForwardCosts
 from specdec.v1 import draft_pb2, model_pb2
@@ -57,16 +57,11 @@ class Bench:
 
 
 @pytest.mark.parametrize(
-    ("rates", "seconds", "expected"),
-    [
-        ([], [0.5], [2.0]),
-        ([0.5, 0.5], [1.0, 1.0, 2.0], [1.0, 1.5, 0.875]),
-        ([0.0, 0.9], [1.0, 1.0, 1.0], [1.0]),
-        ([0.05, 0.05], [1.0, 1.0, 1.0], [1.0, 1.05]),
-    ],
+    ("rates", "expected"),
+    [([], [1.0]), ([0.5, 0.5], [1.0, 1.5, 1.75]), ([0.0, 0.9], [1.0]), ([0.05, 0.05], [1.0, 1.05])],
 )
-def test_tokens_per_second(rates: Sequence[float], seconds: Sequence[float], expected: Sequence[float]) -> None:
-    assert list(tokens_per_second(rates, seconds)) == pytest.approx(expected)
+def test_expected_tokens(rates: Sequence[float], expected: Sequence[float]) -> None:
+    assert list(expected_tokens(rates)) == pytest.approx(expected)
 
 
 def test_a_good_drafter_gets_long_windows_and_a_bad_one_none() -> None:
@@ -192,3 +187,42 @@ def test_without_a_model_only_lookup_is_asked() -> None:
     sizes = MeasuredWindowSize(LIMIT, SharedExperience(), has_model=False).choose()
     assert sizes.model == 0
     assert sizes.lookup > 0
+
+
+def test_runners_up_are_verified_where_rows_cost_less_than_steps() -> None:
+    bench = Bench({1: 100, 17: 104}, draft_seconds=0.02)
+    size = MeasuredWindowSize(LIMIT, bench.experience, branches=True)
+    for _ in range(30):
+        sizes = size.choose()
+        size.observe(made_round(sizes.model, 0, draft_seconds=0.02 * (sizes.steps or sizes.model), steps=sizes.steps))
+        sizes = size.choose()
+        others = sizes.model - sizes.steps
+        if sizes.steps and others:
+            size.observe(made_round(sizes.model, 1, draft_seconds=0.02 * sizes.steps, steps=sizes.steps, runner_up=0))
+    sizes = size.choose()
+    assert 0 < sizes.steps <= 2
+    assert sizes.model > sizes.steps
+    assert sizes.lookup >= sizes.model
+    alone = MeasuredWindowSize(LIMIT, bench.experience).choose()
+    assert alone.steps == 0, "a chain"
+
+
+def test_runners_up_that_are_never_right_are_left_out() -> None:
+    bench = Bench({1: 100, 17: 900}, draft_seconds=0.02)
+    size = MeasuredWindowSize(LIMIT, bench.experience, branches=True)
+    first = size.choose()
+    for _ in range(300):
+        sizes = size.choose()
+        steps = sizes.steps or sizes.model
+        size.observe(made_round(sizes.model, min(1, steps), draft_seconds=0.001 * steps, steps=sizes.steps))
+    assert first.model > 0
+    assert size.choose().steps == 0
+
+
+def test_where_rows_cost_as_much_as_steps_a_window_is_a_chain() -> None:
+    bench = Bench(STEEP, draft_seconds=0.001)
+    size = MeasuredWindowSize(LIMIT, bench.experience, branches=True)
+    for _ in range(50):
+        sizes = size.choose()
+        size.observe(made_round(sizes.model, sizes.model, draft_seconds=0.001 * sizes.model))
+    assert size.choose().steps == 0

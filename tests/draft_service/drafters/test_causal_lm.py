@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
+import grpc
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from specdec.runner.runner import Work
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw
 from specdec.sampling.params import SamplingParams
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 from tests.draft_service.driving import Client, ModelEngine
 from tests.plain_decoding import GREEDY, SAMPLED, plain_text
 from tests.specdec.runner.tiny_architectures import plain_logits
@@ -223,3 +225,58 @@ def test_a_long_prompt_is_prefilled_in_chunks_while_others_draft() -> None:
     assert list(long.take(event, 2).token_ids) == plain_text(engine.model, long.token_ids, GREEDY, 42)[40:]
     (event,) = running.connection.take()
     assert list(running.take(event, 4).token_ids) == plain_text(engine.model, running.token_ids, GREEDY, 10)[6:]
+
+
+def tree_command(
+    client: Client, num_accepted: int, next_token: int, nodes: Sequence[int] = ()
+) -> draft_pb2.DraftCommand:
+    """Tell an outcome and ask for a tree of 6 nodes in 2 steps."""
+    proposed = client.proposed
+    client.proposed = [proposed[node] for node in nodes] if nodes else proposed
+    command = client.commit_command(num_accepted, next_token, 6)
+    command.commit.max_draft_steps = 2
+    command.commit.accepted_nodes.extend(nodes)
+    return command
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_tree_has_runners_up_and_goes_on_from_whatever_node_was_accepted(params: SamplingParams) -> None:
+    engine = ModelEngine()
+    client = Client(engine, [5, 9, 200, 17], params)
+    engine.ask(client.connection, client.open_command(0))
+    nodes: list[int] = []
+    for turn in range(8):
+        engine.runner.passes.clear()
+        accepted = len(nodes)
+        (event,) = engine.ask(client.connection, tree_command(client, accepted, 40 + turn, nodes))
+        proposal = client.take(event, 6)
+        assert len(proposal.token_ids) == len(proposal.parents) == 6
+        assert len(engine.runner.passes) <= 2
+        alone = Client(ModelEngine(), client.token_ids, params)
+        alone.prompt_length = client.prompt_length
+        chain = alone.open(2).token_ids
+        depths: list[int] = []
+        for parent in proposal.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        num_chain = next((n for n, parent in enumerate(proposal.parents) if parent != n - 1), 6)
+        assert list(proposal.token_ids[:num_chain]) == list(chain[:num_chain])
+        # In turns: nothing, a runner-up of the first step, the chain, and a runner-up of the last one that has some.
+        last = max(range(6), key=lambda node: (proposal.parents[node], node))
+        path = [last] if proposal.parents[last] < 0 else [*range(proposal.parents[last] + 1), last]
+        nodes = [[], [5 if proposal.parents[5] < 0 else num_chain], list(range(num_chain)), path][turn % 4]
+        if nodes and proposal.parents[nodes[0]] >= 0:
+            nodes = []
+
+
+@pytest.mark.parametrize("nodes", [[1], [0, 0], [5, 1], [0, 6]])
+def test_accepted_nodes_that_are_no_path_are_refused(nodes: list[int]) -> None:
+    engine = ModelEngine()
+    client = Client(engine, [5, 9, 200, 17])
+    client.open(3)
+    command = client.commit_command(0, 17, 2)
+    command.commit.num_accepted_tokens = len(nodes)
+    command.commit.committed_length += len(nodes)
+    command.commit.accepted_nodes.extend(nodes)
+    code, reason = client.refused(command)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert "not a path" in reason

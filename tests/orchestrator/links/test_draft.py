@@ -54,7 +54,7 @@ async def test_proposes_at_open_and_after_a_commit() -> None:
         proposal = await sequence.proposal(5)
         first = half_right(PROMPT)
         assert list(proposal.token_ids) == [first, half_right([*PROMPT, first])]
-        sequence.commit(2, 3, 1, 9, prefix_checksum([*PROMPT, first, 9]), WindowSizes(1, 1))
+        sequence.commit(2, 3, list(range(1)), 9, prefix_checksum([*PROMPT, first, 9]), WindowSizes(1, 1))
         proposal = await sequence.proposal(5)
         assert (proposal.base_length, list(proposal.token_ids)) == (5, [half_right([*PROMPT, first, 9])])
         sequence.close()
@@ -66,11 +66,11 @@ async def test_proposes_at_open_and_after_a_commit() -> None:
 async def test_a_commit_that_is_out_of_step_is_refused_and_ends_the_sequence() -> None:
     async with linked(FakeDraft()) as link:
         sequence = opened(link, 0)
-        sequence.commit(2, 3, 0, 9, 0, WindowSizes(1, 1))
+        sequence.commit(2, 3, list(range(0)), 9, 0, WindowSizes(1, 1))
         with pytest.raises(FailedPreconditionError):
             await sequence.proposal(5)
         with pytest.raises(FailedPreconditionError):
-            sequence.commit(3, 4, 0, 9, 0, WindowSizes(1, 1))
+            sequence.commit(3, 4, list(range(0)), 9, 0, WindowSizes(1, 1))
 
 
 async def test_a_commit_on_a_stream_that_broke_says_so() -> None:
@@ -81,10 +81,10 @@ async def test_a_commit_on_a_stream_that_broke_says_so() -> None:
         draft.break_streams()
         await until(lambda: not link.is_available)
         with pytest.raises(LinkLost):
-            sequence.commit(2, 3, 0, 9, 0, WindowSizes(1, 1))
+            sequence.commit(2, 3, list(range(0)), 9, 0, WindowSizes(1, 1))
         assert await link.available(5)
         with pytest.raises(LinkLost):
-            sequence.commit(2, 3, 0, 9, 0, WindowSizes(1, 1))
+            sequence.commit(2, 3, list(range(0)), 9, 0, WindowSizes(1, 1))
 
 
 @pytest.mark.parametrize(

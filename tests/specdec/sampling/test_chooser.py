@@ -134,3 +134,31 @@ def test_target_law_is_the_softmax_of_the_processed_logits() -> None:
     assert sum(law.weight(token) for token in kept.indices.tolist()) == law.total
     greedy = chooser(temperature=0.0).target_law(logits, COMMITTED)
     assert (greedy.weight(int(logits.argmax())), greedy.total) == (1, 1)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=3)])
+def test_candidates_follow_the_choice_in_the_order_of_logit_and_noise(params: SamplingParams) -> None:
+    generator = torch.Generator().manual_seed(1)
+    chooser = TokenChooser(params, 2, torch.device("cpu"))
+    for position in range(40):
+        logits = 3 * torch.randn(500, generator=generator)
+        committed = list(range(2 + position))
+        found = chooser.candidates(logits, committed, (), 6)
+        assert found[0][0] == chooser.choose(logits, committed)
+        assert len({token for token, _ in found}) == 6
+        shares = [share for _, share in found]
+        assert shares == sorted(shares, reverse=True)
+        assert 0.0 < sum(shares) <= 1.0
+        scores = chooser.process(logits, committed)
+        if not params.is_greedy:
+            key = noise_key(params.seed, len(committed), Stream.TARGET)
+            scores = scores + gumbel(key, torch.arange(500)).float()
+        considered = chooser.process(logits, committed).topk(64).indices
+        order = considered[scores[considered].argsort(descending=True)].tolist()
+        assert [token for token, _ in found[1:]] == [token for token in order if token != found[0][0]][:5]
+
+
+def test_candidates_that_the_rules_exclude_are_none() -> None:
+    chooser = TokenChooser(SamplingParams(temperature=0.0, allowed_token_ids=(3, 5)), 1, torch.device("cpu"))
+    found = chooser.candidates(torch.arange(10.0), [1], (), 4)
+    assert [token for token, _ in found] == [5, 3]
