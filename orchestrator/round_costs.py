@@ -8,6 +8,7 @@ from specdec.v1 import model_pb2
 
 _RATE = 0.05
 """Weight of one round in an average; all requests feed them, so they still follow within a second or two."""
+_LEAST_SECONDS = 1e-6
 _ROWS_TWICE_THE_TIME = 64
 """Of a target that measured nothing: rows at which a pass is taken to last twice as long as with one, to begin with."""
 
@@ -29,7 +30,8 @@ class RoundCosts:
         self._network_seconds = 0.0
         self._queue_ratio = 0.0
         self._batch_sequences = 1.0
-        self._has_drafted = self._has_looked_up = False
+        self._num_drafted = 0
+        self._has_looked_up = False
         self._has_verified = False
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
@@ -58,20 +60,26 @@ class RoundCosts:
             self._queue_ratio += rate * (times.target_queue / times.target_compute - self._queue_ratio)
             self._batch_sequences += rate * (verify.batch_sequences - self._batch_sequences)
         seconds = times.draft_queue + times.draft_compute
-        if draft is None or not done.num_draft_tokens:
+        # With the first proposal of a request a draft that reads features prefills: it is no measure of the others.
+        if draft is None or not done.num_draft_tokens or done.index == 1:
             return
         if done.is_by_lookup:
             rate = _RATE if self._has_looked_up else 1.0
             self._has_looked_up = True
             self._lookup_seconds += rate * (seconds - self._lookup_seconds)
         else:
-            rate = _RATE if self._has_drafted else 1.0
-            self._has_drafted = True
-            self._step_seconds += rate * (seconds / max(1, done.num_steps) - self._step_seconds)
+            self._observe_step(seconds / max(1, done.num_steps))
+
+    def _observe_step(self, seconds: float) -> None:
+        # Averaged by their logarithms, and the first ones alike: one step that took very long is soon forgotten.
+        self._num_drafted += 1
+        rate = max(_RATE, 1.0 / self._num_drafted)
+        ratio = max(seconds, _LEAST_SECONDS) / max(self._step_seconds, _LEAST_SECONDS)
+        self._step_seconds = max(self._step_seconds, _LEAST_SECONDS) * ratio**rate
 
     def are_known(self, *, by_lookup: bool) -> bool:
         """Whether enough is known to base a choice on: of rounds that a draft model works for, what it takes."""
-        return self._forward is not None and (by_lookup or self._has_drafted)
+        return self._forward is not None and (by_lookup or self._num_drafted > 0)
 
     def draft_seconds(self, num_steps: int, *, by_lookup: bool) -> float:
         """Expected duration of drafting, in seconds.

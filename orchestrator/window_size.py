@@ -174,11 +174,16 @@ class _SourceWindowSize:
         """Acceptance of the first position when they began."""
         self._pause = _FIRST_PAUSE
         self._num_alike = 0
+        self._is_due = False
+        """Drafts are to be tried again whatever is thought of them: what they cost may have changed, too."""
         self._current: _Shape | None = None
 
     def choose(self) -> _Shape:
         """For the next round."""
         before, self._current = self._current, self._best()
+        if self._is_due and not self._current.num_steps:
+            self._current = _Shape(min(1, self._limit), 0)
+        self._is_due = False
         is_alike = (before is not None and before.num_steps > 0) == (self._current.num_steps > 0)
         self._num_alike = self._num_alike + 1 if is_alike else 1
         if self._num_alike == self._pause:
@@ -187,6 +192,7 @@ class _SourceWindowSize:
             else:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
                 self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
+                self._is_due = True
         return self._current
 
     def observe(self, done: Round) -> None:

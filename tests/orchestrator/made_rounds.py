@@ -20,6 +20,7 @@ def made_round(
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_MODEL,
     steps: int = 0,
     runner_up: int | None = None,
+    index: int = 2,
 ) -> Round:
     """One round.
 
@@ -34,6 +35,7 @@ def made_round(
         batch_rows: in the pass; None: those of so many windows like this one.
         source: of the window.
         steps: nodes that are a chain, if the window is a tree: all others follow the committed prefix. 0: all.
+        index: of the round.
         runner_up: which of the others was accepted, alone.
     """
     parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
@@ -52,4 +54,4 @@ def made_round(
     drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings, source=source)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
-    return Round(1, drafted, judged, drafted.wait_seconds + judged.wait_seconds)
+    return Round(index, drafted, judged, drafted.wait_seconds + judged.wait_seconds)

@@ -78,3 +78,12 @@ def test_what_lookup_finds_costs_no_time_for_each_token() -> None:
     assert costs.are_known(by_lookup=False)
     assert seconds(costs, 8, by_lookup=True) == pytest.approx(0.102)
     assert seconds(costs, 8, by_lookup=False) == pytest.approx(0.26)
+
+
+def test_the_first_proposal_of_a_request_is_no_measure_of_steps() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info((1, 100_000)))
+    costs.observe(made_round(4, 0, draft_seconds=2.0, index=1))
+    assert not costs.are_known(by_lookup=False)
+    costs.observe(made_round(4, 0, draft_seconds=0.04))
+    assert costs.draft_seconds(1, by_lookup=False) == pytest.approx(0.01)

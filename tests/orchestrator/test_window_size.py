@@ -226,3 +226,19 @@ def test_where_rows_cost_as_much_as_steps_a_window_is_a_chain() -> None:
         sizes = size.choose()
         size.observe(made_round(sizes.model, sizes.model, draft_seconds=0.001 * sizes.model))
     assert size.choose().steps == 0
+
+
+def test_drafts_that_were_too_dear_once_are_tried_again() -> None:
+    bench = Bench(FLAT)
+    size = bench.request()
+    size.observe(made_round(4, 0, draft_seconds=40.0))
+    chosen = []
+    for _ in range(200):
+        count = size.choose().model
+        size.observe(
+            made_round(count, count, draft_seconds=0.005 * count, verify_seconds=bench.verify_seconds(count + 1))
+        )
+        chosen.append(count)
+    assert chosen[0] == 0
+    assert max(chosen[:20]) == 1
+    assert chosen[-1] >= 4
