@@ -154,6 +154,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
                 compute_microseconds=round(draft.compute_seconds * 1e6),
                 batch_sequences=draft.batch_sequences,
                 batch_rows=draft.batch_rows,
+                step_microseconds=round(draft.step_seconds * 1e6),
             )
         )
         self._send(sequence.connection, event)

@@ -174,6 +174,8 @@ class Draft:
     compute_seconds: float = 0.0
     batch_sequences: int = 0
     batch_rows: int = 0
+    step_seconds: float = 0.0
+    """What a step of the model takes of late; 0: not known."""
 
     def window(self) -> tuple[list[int], list[int]]:
         """The tokens to propose, and their parents if they are a tree."""

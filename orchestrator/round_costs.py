@@ -25,7 +25,7 @@ class RoundCosts:
     def __init__(self) -> None:
         self._announced: tuple[tuple[int, int], ...] = ()
         self._forward: ForwardCosts | None = None
-        self._step_seconds = 0.0
+        self._step_seconds = self._draft_queue_seconds = 0.0
         self._lookup_seconds = 0.0
         self._network_seconds = 0.0
         self._queue_ratio = 0.0
@@ -60,15 +60,20 @@ class RoundCosts:
             self._queue_ratio += rate * (times.target_queue / times.target_compute - self._queue_ratio)
             self._batch_sequences += rate * (verify.batch_sequences - self._batch_sequences)
         seconds = times.draft_queue + times.draft_compute
-        # With the first proposal of a request a draft that reads features prefills: it is no measure of the others.
-        if draft is None or not done.num_draft_tokens or done.index == 1:
+        if draft is None or not done.num_draft_tokens:
             return
         if done.is_by_lookup:
             rate = _RATE if self._has_looked_up else 1.0
             self._has_looked_up = True
             self._lookup_seconds += rate * (seconds - self._lookup_seconds)
         else:
-            self._observe_step(seconds / max(1, done.num_steps))
+            # The whole time holds what the drafter had to catch up on, such as the prompt. Who does not say more is
+            # believed only where that is little.
+            if draft.step_microseconds:
+                self._observe_step(draft.step_microseconds / 1e6)
+            elif done.index > 1:
+                self._observe_step(times.draft_compute / max(1, done.num_steps))
+            self._draft_queue_seconds += _RATE * (times.draft_queue - self._draft_queue_seconds)
 
     def _observe_step(self, seconds: float) -> None:
         # Averaged by their logarithms, and the first ones alike: one step that took very long is soon forgotten.
@@ -88,7 +93,7 @@ class RoundCosts:
             num_steps: of a draft model.
             by_lookup: whether lookup finds the tokens instead.
         """
-        return self._lookup_seconds if by_lookup else num_steps * self._step_seconds
+        return self._lookup_seconds if by_lookup else num_steps * self._step_seconds + self._draft_queue_seconds
 
     def other_seconds(self, num_draft_tokens: int) -> float:
         """Expected duration of a round with so many draft tokens without the drafting, in seconds.

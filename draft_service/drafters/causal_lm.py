@@ -26,6 +26,12 @@ _RUNNING_SECONDS = 1.0
 """A sequence that was served so long ago is thought to ask for its next proposal at any moment."""
 
 
+_STEP_ROWS = 3
+"""A pass with so many rows for each sequence is a step; with more of them some sequence catches up."""
+_STEP_RATE = 0.1
+"""Weight of one pass in what steps take of late."""
+
+
 @dataclass(slots=True)
 class _State:
     chooser: TokenChooser
@@ -105,6 +111,7 @@ class CausalLMDrafter:
         self._confidence_threshold = confidence_threshold
         self._metrics = EngineMetrics("draft")
         self._states: dict[int, _State] = {}
+        self._step_seconds = 0.0
 
     def open(self, sequence: DraftSequence) -> None:
         """See `Drafter`."""
@@ -172,10 +179,14 @@ class CausalLMDrafter:
         ended = time.perf_counter()
         self._metrics.forward(duration_seconds=ended - started, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(ended - started, pass_rows)
+        if pass_rows.total <= _STEP_ROWS * len(shares):
+            rate = _STEP_RATE if self._step_seconds else 1.0
+            self._step_seconds += rate * (ended - started - self._step_seconds)
         for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft
             step.state.last_state = work.last_state if isinstance(work, FeatureWork) else None
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
+            draft.step_seconds = self._step_seconds
             draft.batch_sequences = draft.batch_sequences or len(shares)
             draft.batch_rows = draft.batch_rows or pass_rows.total
             self._publish(step.state, step.token_ids, with_tail=finishes and draft.is_open)

@@ -179,6 +179,7 @@ class Timings(_message.Message):
     COMPUTE_MICROSECONDS_FIELD_NUMBER: _builtins.int
     BATCH_SEQUENCES_FIELD_NUMBER: _builtins.int
     BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    STEP_MICROSECONDS_FIELD_NUMBER: _builtins.int
     queue_microseconds: _builtins.int
     """Time between the arrival of the command and the start of the forward pass that served it, in microseconds."""
     compute_microseconds: _builtins.int
@@ -187,6 +188,10 @@ class Timings(_message.Message):
     """Number of sequences served by the same forward pass (drafting: of the first step)."""
     batch_rows: _builtins.int
     """Number of rows (tokens) of that forward pass. 0: no model was run."""
+    step_microseconds: _builtins.int
+    """Drafting: what one step takes here of late, in microseconds, without catching up on prompts and rounds that were not
+    drafted for. 0: not known.
+    """
     def __init__(
         self,
         *,
@@ -194,10 +199,11 @@ class Timings(_message.Message):
         compute_microseconds: _builtins.int = ...,
         batch_sequences: _builtins.int = ...,
         batch_rows: _builtins.int = ...,
+        step_microseconds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_rows", b"batch_rows", "batch_sequences", b"batch_sequences", "compute_microseconds", b"compute_microseconds", "queue_microseconds", b"queue_microseconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_rows", b"batch_rows", "batch_sequences", b"batch_sequences", "compute_microseconds", b"compute_microseconds", "queue_microseconds", b"queue_microseconds", "step_microseconds", b"step_microseconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

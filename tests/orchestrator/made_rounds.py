@@ -21,6 +21,7 @@ def made_round(
     steps: int = 0,
     runner_up: int | None = None,
     index: int = 2,
+    step_seconds: float = 0.0,
 ) -> Round:
     """One round.
 
@@ -36,6 +37,7 @@ def made_round(
         source: of the window.
         steps: nodes that are a chain, if the window is a tree: all others follow the committed prefix. 0: all.
         index: of the round.
+        step_seconds: of a step, as the drafter says; 0: it does not.
         runner_up: which of the others was accepted, alone.
     """
     parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
@@ -50,7 +52,11 @@ def made_round(
             batch_rows=batch_sequences * (num_draft_tokens + 1) if batch_rows is None else batch_rows,
         ),
     )
-    timings = model_pb2.Timings(compute_microseconds=round(draft_seconds * 1e6)) if num_draft_tokens else None
+    timings = None
+    if num_draft_tokens:
+        timings = model_pb2.Timings(
+            compute_microseconds=round(draft_seconds * 1e6), step_microseconds=round(step_seconds * 1e6)
+        )
     drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings, source=source)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)

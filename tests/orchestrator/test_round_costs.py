@@ -87,3 +87,10 @@ def test_the_first_proposal_of_a_request_is_no_measure_of_steps() -> None:
     assert not costs.are_known(by_lookup=False)
     costs.observe(made_round(4, 0, draft_seconds=0.04))
     assert costs.draft_seconds(1, by_lookup=False) == pytest.approx(0.01)
+
+
+def test_what_the_drafter_says_of_its_steps_is_believed() -> None:
+    costs = RoundCosts()
+    costs.announce(model_info((1, 100_000)))
+    costs.observe(made_round(1, 0, draft_seconds=2.0, step_seconds=0.01, index=1))
+    assert costs.draft_seconds(3, by_lookup=False) == pytest.approx(0.03)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 
 import grpc
@@ -280,3 +281,22 @@ def test_accepted_nodes_that_are_no_path_are_refused(nodes: list[int]) -> None:
     code, reason = client.refused(command)
     assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert "not a path" in reason
+
+
+def test_steps_are_timed_without_what_is_caught_up_on() -> None:
+    engine = ModelEngine()
+    client = Client(engine, [5, 9, 200, 17] * 20)
+    forward = engine.runner.forward
+
+    def slow(batch: Sequence[Work]) -> list[torch.Tensor]:
+        time.sleep(0.005 * sum(len(work.token_ids) for work in batch))
+        return forward(batch)
+
+    engine.runner.forward = slow  # type: ignore[method-assign]
+    assert client.open(1).timings.step_microseconds == 0, "a prompt is no step"
+    timings = client.commit(0, 5, 3).timings
+    assert 5_000 <= timings.step_microseconds < 100_000
+    engine.ask(client.connection, *(client.commit_command(0, 40 + turn, 0) for turn in range(30)))
+    later = client.commit(0, 6, 1).timings
+    assert later.compute_microseconds >= 150_000
+    assert later.step_microseconds == timings.step_microseconds
