@@ -31,31 +31,46 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         self._drafts: dict[tuple[DraftConnection, bytes], Draft] = {}
 
     def step(self) -> bool:
-        """One batch of drafting, and the proposals that it finished. Returns whether drafts are still in the making."""
+        """One batch of drafting, and the proposals that it finished; if there is nothing to draft, a pass ahead.
+
+        Returns whether there may be more to do.
+        """
         drafts = list(self._drafts.values())
-        if drafts:
-            started = time.perf_counter()
-            try:
-                self._drafter.advance(drafts)
-            except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
-                refusal = self._batch_failed(error)
-                for draft in drafts:
-                    sequence = draft.sequence
-                    self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, draft.round, refusal)
-                self._flush()
-                return False
-            self._num_failed_batches = 0
-            elapsed = time.perf_counter() - started
-            self._metrics.queue_length(len(drafts))
+        if not drafts:
+            return self._work_ahead()
+        started = time.perf_counter()
+        try:
+            self._drafter.advance(drafts)
+        except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
+            refusal = self._batch_failed(error)
             for draft in drafts:
-                if draft.batch_sequences and draft.started is None:
-                    draft.started = started
-                if draft.started is not None:
-                    draft.compute_seconds += elapsed
-                if draft.is_done:
-                    self._answer(draft)
+                sequence = draft.sequence
+                self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, draft.round, refusal)
             self._flush()
-        return bool(self._drafts)
+            return False
+        self._num_failed_batches = 0
+        elapsed = time.perf_counter() - started
+        self._metrics.queue_length(len(drafts))
+        for draft in drafts:
+            if draft.batch_sequences and draft.started is None:
+                draft.started = started
+            if draft.started is not None:
+                draft.compute_seconds += elapsed
+            if draft.is_done:
+                self._answer(draft)
+        self._flush()
+        return bool(self._drafts) or self._drafter.may_work_ahead
+
+    def _work_ahead(self) -> bool:
+        """A pass for what nobody has asked for yet. Returns whether there is more."""
+        try:
+            has_worked = self._drafter.work_ahead()
+        except Exception as error:  # noqa: BLE001 - as above; here nobody waits, so nobody has to be told
+            self._batch_failed(error)
+            return False
+        if has_worked:
+            self._num_failed_batches = 0
+        return has_worked
 
     def _carry_out(self, connection: DraftConnection, command: draft_pb2.DraftCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
@@ -97,7 +112,13 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         if unfinished is not None:
             end_span(unfinished.span, NOBODY_WAITS)
         if commit.num_draft_tokens or commit.num_lookup_tokens:
-            self._begin(sequence, commit, arrived, is_open=unfinished is not None and unfinished.is_open)
+            self._begin(
+                sequence,
+                commit,
+                arrived,
+                is_open=unfinished is not None and unfinished.is_open,
+                drafts_ahead=commit.draft_ahead,
+            )
 
     def _begin(
         self,
@@ -106,6 +127,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         arrived: float,
         *,
         is_open: bool,
+        drafts_ahead: bool = False,
     ) -> None:
         span = start_remote_span(
             names.DRAFT_PROPOSE,
@@ -125,6 +147,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             arrived,
             is_open,
             max_steps=command.max_draft_steps,
+            drafts_ahead=drafts_ahead,
         )
 
     def _check_count(self, command: draft_pb2.DraftOpen | draft_pb2.DraftCommit) -> None:
@@ -147,6 +170,8 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         event.proposal.parents.extend(sequence.parents)
         event.proposal.distributions.extend(law.to_proto() for law in draft.laws)
         event.proposal.source = draft.source if draft.token_ids else draft_pb2.DRAFT_SOURCE_UNSPECIFIED
+        event.proposal.ahead = draft.ahead
+        event.proposal.num_ahead_tokens = draft.num_ahead
         waited = (draft.started if draft.started is not None else time.perf_counter()) - draft.arrived
         event.proposal.timings.CopyFrom(
             model_pb2.Timings(

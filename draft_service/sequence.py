@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from opentelemetry.trace import Span
 
 from draft_service.feature_log import FeatureLog
@@ -166,6 +167,14 @@ class Draft:
     laws: list[DraftLaw] = field(default_factory=list)
     """What each of them was sampled from; empty for deterministic and coupled drafts."""
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
+    drafts_ahead: bool = False
+    """Whether its outcome is to be drafted ahead for."""
+    ahead: draft_pb2.AheadOutcome.ValueType = draft_pb2.AHEAD_OUTCOME_UNSPECIFIED
+    """Whether it was itself drafted for in time."""
+    num_ahead: int = 0
+    """How many of its tokens were."""
+    logits: list[torch.Tensor] = field(default_factory=list)
+    """What each of them was chosen by, (vocab_size,), if its outcome is to be drafted ahead for."""
     survival: float = 1.0
     """Probability that the tokens so far and the next one are right, if the target is as sure as the draft model."""
     is_done: bool = False

@@ -71,6 +71,14 @@ class DraftSettings(ModelServiceSettings):
         "falls below this; 0: never.",
     )
 
+    ahead_rows: int = Field(
+        16,
+        ge=0,
+        le=1024,
+        description="Most rows of a pass of a draft model that drafts ahead while windows are verified, where an "
+        "orchestrator asks for it (--pipeline) and the drafter is idle; 0: never.",
+    )
+
     @model_validator(mode="after")
     def _check_ngram_lengths(self) -> DraftSettings:
         if self.ngram_min > self.ngram_max:

@@ -17,6 +17,7 @@ from orchestrator.links.draft import DraftLink
 from orchestrator.links.opening import SEQUENCE_ID_BYTES, Opening
 from orchestrator.links.target import TargetLink
 from orchestrator.output import Finish, OutputAssembler, OutputPiece
+from orchestrator.pipeline import Pipeline
 from orchestrator.request import ResolvedRequest
 from orchestrator.request_stats import RequestStats
 from orchestrator.rounds import Round
@@ -42,6 +43,7 @@ class Completion:
         settings: of the orchestrator.
         metrics: where the rounds are counted.
         experience: of all requests, for the choice of K.
+        pipeline: of all requests.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Completion:
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
         experience: SharedExperience,
+        pipeline: Pipeline,
     ) -> None:
         self._index = index
         self._request = request
@@ -66,6 +69,7 @@ class Completion:
         self._settings = settings
         self._metrics = metrics
         self._experience = experience
+        self._pipeline = pipeline
         self.stats = RequestStats(admitted)
         self.finish: Finish | None = None
         """Why it ended; None while it runs."""
@@ -119,7 +123,9 @@ class Completion:
             feature_states=draft.feature_states if draft is not None else (),
             max_feature_tokens=draft.max_feature_tokens if draft is not None else 0,
         )
-        drafter = Drafter(draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics)
+        drafter = Drafter(
+            draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics, self._pipeline
+        )
         verifier = Verifier(self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = OutputAssembler(
             IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
@@ -146,4 +152,6 @@ class Completion:
         )
         experience = self._experience if may_follow_others else self._experience.costs_only()
         # The two are the same condition: a tree is judged where the target's choice is given before the drafts are.
-        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model, branches=may_follow_others)
+        # What becomes of a tree is not drafted ahead for.
+        branches = may_follow_others and self._settings.pipeline != "ahead"
+        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model, branches=branches)

@@ -13,6 +13,7 @@ from orchestrator.committed import CommittedTokens
 from orchestrator.links.draft import DraftLink, DraftSequence
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
+from orchestrator.pipeline import Pipeline, PipelineOfRequest
 from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
@@ -44,6 +45,8 @@ class Drafted:
     """Where the draft service says its time went; None: there was no proposal."""
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
     """Where it says the draft tokens come from; may be a number that is not known here."""
+    ahead: draft_pb2.AheadOutcome.ValueType = draft_pb2.AHEAD_OUTCOME_UNSPECIFIED
+    """Whether it had drafted ahead for this round; may be a number that is not known here."""
 
 
 NOTHING_DRAFTED = Drafted(EMPTY_WINDOW)
@@ -64,6 +67,7 @@ class Drafter:
         committed: tokens so far; read, never changed.
         timeout_seconds: longest wait for a proposal.
         metrics: where fallbacks and resyncs are counted.
+        pipeline: says whether to draft ahead; None: never.
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class Drafter:
         committed: CommittedTokens,
         timeout_seconds: float,
         metrics: OrchestratorMetrics,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self._link = link
+        self._pipeline = PipelineOfRequest(pipeline or Pipeline("off"))
         self._metrics = metrics
         self._sequence_id = sequence_id
         self._opening = opening
@@ -107,6 +113,7 @@ class Drafter:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
             self._fail("window_refused")
+        drafts_ahead = self._drafts_ahead(sizes)
         if self._sequence is None or self._is_past_context():
             self._open(round_index, sizes)
             return
@@ -120,6 +127,7 @@ class Drafter:
                 self._most(sizes),
                 tracing.to_trace_context(self._span),
                 last.verdict.features,
+                draft_ahead=drafts_ahead,
             )
         except (LinkLost, Refusal) as failure:
             self._fail(_CAUSES.get(type(failure), "refused"))
@@ -136,7 +144,8 @@ class Drafter:
             window, sent = proposal
             # Lookup alone, beside a model, is asked on the off chance.
             cause = "" if window or not self._asked.model else EMPTY
-            drafted = Drafted(window, cause, time.perf_counter() - began, sent.timings, sent.source)
+            drafted = Drafted(window, cause, time.perf_counter() - began, sent.timings, sent.source, sent.ahead)
+            self._pipeline.answered(sent)
         if drafted.fallback_cause:
             self._metrics.fallback(drafted.fallback_cause)
         self._span.set_attribute(names.ROUND_NUM_DRAFT_TOKENS, len(drafted.window))
@@ -206,6 +215,12 @@ class Drafter:
         pause_seconds = max(_FIRST_PAUSE_SECONDS * 2**self._num_failures, _PAUSE_PER_SECOND_LOST * seconds_lost)
         self._num_failures = min(self._num_failures + 1, _MAX_DOUBLINGS)
         self._rests_until = time.perf_counter() + min(pause_seconds, _LAST_PAUSE_SECONDS)
+
+    def _drafts_ahead(self, sizes: WindowSizes) -> bool:
+        model_info = self._link.model_info if self._link is not None else None
+        if not sizes.model or model_info is None:
+            return False
+        return self._pipeline.asked(reads_features=bool(model_info.feature_states))
 
     def _most(self, sizes: WindowSizes) -> WindowSizes:
         """As many as are wanted and the drafter may be asked for."""

@@ -15,6 +15,7 @@ from orchestrator.completion import Completion
 from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
 from orchestrator.merging import merged
+from orchestrator.pipeline import Pipeline
 from orchestrator.request import ResolvedRequest, resolve_request
 from orchestrator.request_stats import sum_attributes
 from orchestrator.settings import OrchestratorSettings
@@ -39,6 +40,7 @@ class Generation:
         settings: of the orchestrator.
         metrics: where the request and its rounds are counted.
         experience: of all requests, for the choice of K.
+        pipeline: of all requests.
         parent: the client's trace, if it sent one.
     """
 
@@ -50,6 +52,7 @@ class Generation:
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
         experience: SharedExperience,
+        pipeline: Pipeline,
         parent: SpanContext | None,
     ) -> None:
         if target.model_info is None or target.tokenizer is None:
@@ -60,6 +63,7 @@ class Generation:
         self._settings = settings
         self._metrics = metrics
         self._experience = experience
+        self._pipeline = pipeline
         self._parent = parent
         self._model_info = target.model_info
         self._model = target.model_info.model_id
@@ -114,6 +118,7 @@ class Generation:
                 self._settings,
                 self._metrics,
                 self._experience,
+                self._pipeline,
             )
             for index in range(request.num_completions)
         ]

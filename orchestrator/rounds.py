@@ -13,6 +13,7 @@ from specdec.telemetry.tracing import AttributeValue
 from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 
 LOOKUP_SOURCES = frozenset((draft_pb2.DRAFT_SOURCE_NGRAM, draft_pb2.DRAFT_SOURCE_SUFFIX, draft_pb2.DRAFT_SOURCE_MEMORY))
+_AHEAD_WORDS: dict[int, str] = {draft_pb2.AHEAD_OUTCOME_HIT: "hit", draft_pb2.AHEAD_OUTCOME_MISS: "miss"}
 _NO_TIMINGS = model_pb2.Timings()
 
 
@@ -62,6 +63,11 @@ class Round:
         """Whether they were looked up; the number of a source that is not known here counts as a model's."""
         return self.drafted.source in LOOKUP_SOURCES
 
+    @property
+    def ahead_outcome(self) -> str:
+        """`hit` or `miss` if the draft service had drafted ahead, else empty."""
+        return _AHEAD_WORDS.get(self.drafted.ahead, "")
+
     def times(self) -> RoundTimes:
         """Where the time went."""
         draft = self.drafted.timings or _NO_TIMINGS
@@ -88,6 +94,8 @@ class Round:
         }
         if self.draft_source:
             attributes[names.DRAFT_SOURCE] = self.draft_source
+        if self.ahead_outcome:
+            attributes[names.AHEAD_OUTCOME] = self.ahead_outcome
         if self.drafted.fallback_cause:
             attributes[names.ROUND_FALLBACK] = self.drafted.fallback_cause
         return attributes
@@ -107,5 +115,6 @@ class Round:
             draft=self.drafted.timings,
             verify=verdict.timings,
             lost_draft_mass=self.judged.window.lost_mass,
+            draft_ahead=self.drafted.ahead,
             draft_source=self.drafted.source if self.num_draft_tokens else draft_pb2.DRAFT_SOURCE_UNSPECIFIED,
         )

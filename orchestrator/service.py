@@ -13,6 +13,7 @@ import grpc.aio
 from orchestrator.generation import Generation
 from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
+from orchestrator.pipeline import Pipeline
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.window_size import SharedExperience
 from specdec.engine.turnover import Turnover
@@ -46,6 +47,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self._settings = settings
         self._metrics = metrics or OrchestratorMetrics()
         self._experience = SharedExperience()
+        self._pipeline = Pipeline(settings.pipeline)
         self.target = TargetLink(settings.target, self._metrics, self._report)
         self.draft: DraftLink | None = None
         if settings.draft:
@@ -105,7 +107,16 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
 
     def _generation(self, request: generation_pb2.GenerateRequest, context: Context) -> Generation:
         parent = tracing.from_metadata(list(context.invocation_metadata() or ()))
-        return Generation(request, self.target, self.draft, self._settings, self._metrics, self._experience, parent)
+        return Generation(
+            request,
+            self.target,
+            self.draft,
+            self._settings,
+            self._metrics,
+            self._experience,
+            self._pipeline,
+            parent,
+        )
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:

@@ -25,8 +25,8 @@ class AcceptanceDial:
 
     @torch.inference_mode()
     def turn(self, logits: Sequence[torch.Tensor]) -> None:
-        """Change logits in place; each (rows, vocab_size), of which a draft step needs the last row, if any."""
-        rows = [piece[-1] for piece in logits if len(piece) and self._random.random() >= self._acceptance]
+        """Change logits in place; each (rows, vocab_size): a row for each draft token that is made of it, if any."""
+        rows = [row for piece in logits for row in piece if self._random.random() >= self._acceptance]
         if rows:
             for row, best in zip(rows, torch.stack(rows).argmax(-1).tolist(), strict=True):
                 row[best] = -torch.inf

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from draft_service.ahead.ahead import DraftAhead
+from draft_service.ahead.budget import AheadBudget
+from draft_service.drafters.window_growth import WindowGrowth
 from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.sequence import Draft, DraftSequence
 from draft_service.token_tree import is_grown
@@ -18,8 +21,7 @@ from specdec.errors import InvalidArgumentError
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
-from specdec.sampling.laws import CounterDraws
-from specdec.telemetry.metrics import EngineMetrics
+from specdec.telemetry.metrics import DraftAheadMetrics, EngineMetrics
 from specdec.v1 import draft_pb2, model_pb2
 
 _RUNNING_SECONDS = 1.0
@@ -87,6 +89,7 @@ class CausalLMDrafter:
         prefill_chunk_rows: most rows of prefill in a pass beside running sequences; 0: by what passes take.
         max_law_size: most tokens of the law that a draft token is sampled from, where the acceptance rule needs one.
         confidence_threshold: a window ends before it is less likely than this to be right to its end; 0: never.
+        ahead_rows: most rows of a pass that drafts ahead; 0: none ever does.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class CausalLMDrafter:
         max_law_size: int,
         prefill_chunk_rows: int = 0,
         confidence_threshold: float = 0.0,
+        ahead_rows: int = 0,
     ) -> None:
         self.info = info
         self._runner = runner
@@ -107,9 +111,10 @@ class CausalLMDrafter:
         self._device = device
         self._memory = memory
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
-        self._max_law_size = max_law_size
-        self._confidence_threshold = confidence_threshold
+        self._growth = WindowGrowth(max_law_size=max_law_size, confidence_threshold=confidence_threshold)
         self._metrics = EngineMetrics("draft")
+        self._ahead = DraftAhead(memory, self._growth, info.max_context_length, DraftAheadMetrics())
+        self.ahead_budget = AheadBudget(ahead_rows)
         self._states: dict[int, _State] = {}
         self._step_seconds = 0.0
 
@@ -128,6 +133,9 @@ class CausalLMDrafter:
         With features, to those whose states were the target's: what guesses stood in for is computed again.
         """
         state = self._states[id(sequence)]
+        if self._ahead.commit(sequence, num_accepted, state.cache):
+            self._publish(state, sequence.token_ids)
+            return
         length = len(sequence.token_ids) - 1
         # A runner-up was accepted, but never run.
         num_lost = num_accepted - sequence.num_kept
@@ -147,14 +155,61 @@ class CausalLMDrafter:
         """See `Drafter`. What was computed stays to be found while there is room."""
         state = self._states.pop(id(sequence), None)
         if state is not None:
+            self._ahead.close(sequence, state.cache)
             self._memory.leave(state.cache)
 
     def advance(self, drafts: Sequence[Draft]) -> None:
-        """See `Drafter`. One forward pass; a draft that gets no memory ends with what it has."""
+        """See `Drafter`. One forward pass; a draft that gets no memory ends with what it has.
+
+        Without a pass if some of them were drafted ahead: those are answered at once.
+        """
+        resumed = [self._ahead.resume(draft, self._states[id(draft.sequence)].cache) for draft in drafts]
+        if not any(resumed):
+            self._run_drafts(drafts)
+        for draft in drafts:
+            if draft.is_done and draft.num_wanted:
+                state = self._states[id(draft.sequence)]
+                state.served = time.perf_counter()
+                if draft.ahead == draft_pb2.AHEAD_OUTCOME_HIT:
+                    # What was there already says nothing of what a step takes.
+                    draft.step_seconds = self._step_seconds
+                self._ahead.proposed(draft, state.cache, state.chooser)
+
+    @property
+    def may_work_ahead(self) -> bool:
+        """See `Drafter`."""
+        return self._ahead.has_work
+
+    def work_ahead(self) -> bool:
+        """See `Drafter`. One pass over the continuations of all windows that are being verified."""
+        since = time.perf_counter() - _RUNNING_SECONDS
+        num_running = sum(state.served > since for state in self._states.values())
+        try:
+            has_worked = self._ahead.work(self.ahead_budget.rows(num_running), self._forward_ahead)
+        except Exception:
+            self._ahead.give_up()
+            raise
+        if has_worked:
+            self._memory.report(self._metrics)
+        return has_worked
+
+    def _forward_ahead(self, batch: list[Work]) -> list[torch.Tensor]:
+        started = time.perf_counter()
+        logits = self._runner.forward(batch)
+        num_rows = sum(len(work.token_ids) for work in batch)
+        self._metrics.forward(
+            duration_seconds=time.perf_counter() - started, num_sequences=len(batch), num_rows=num_rows
+        )
+        return logits
+
+    def _run_drafts(self, drafts: Sequence[Draft]) -> None:
         steps = []
         most_behind = 1 + self.info.max_num_draft_tokens
         for draft in drafts:
             state = self._states[id(draft.sequence)]
+            # With features a window drafted ahead is not the one that would be drafted with those to come.
+            can_draft_ahead = self._feature_runner is None and not draft.is_tree and self.ahead_budget.max_rows > 0
+            draft.drafts_ahead = draft.drafts_ahead and can_draft_ahead
             step = _PendingStep(draft, state, self.info.max_context_length)
             state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
             # No more tokens can be run than the context holds, and features of a prompt come when it is prefilled.
@@ -182,6 +237,7 @@ class CausalLMDrafter:
         if pass_rows.total <= _STEP_ROWS * len(shares):
             rate = _STEP_RATE if self._step_seconds else 1.0
             self._step_seconds += rate * (ended - started - self._step_seconds)
+        self.ahead_budget.worked(ended - started)
         for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft
             step.state.last_state = work.last_state if isinstance(work, FeatureWork) else None
@@ -198,10 +254,10 @@ class CausalLMDrafter:
                 try:
                     if draft.is_tree:
                         self._draft_level(draft, step.state.chooser, rows[0])
-                    elif self._is_hopeless(draft, step.state.chooser, rows[0]):
+                    elif not self._growth.grow(draft, draft.sequence, step.token_ids, step.state.chooser, rows[0]):
                         draft.is_done = True
-                    else:
-                        self._draft_token(draft, step.state.chooser, rows[0])
+                    elif draft.drafts_ahead:
+                        draft.logits.append(rows[0])
                 except (InvalidArgumentError, FloatingPointError) as error:
                     # The rules leave no token, which the target will refuse, or the model gave no numbers. There is
                     # nothing to guess either way, and the other sequences go on.
@@ -242,23 +298,13 @@ class CausalLMDrafter:
             # At the last token the draft read a guess.
             state.cache.publish(token_ids[:-1], with_tail=with_tail)
 
-    def _is_hopeless(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
-        """Whether the window ends before its next token.
-
-        Decided by the laws alone: the product of their largest probabilities along the window. The tokens of the window
-        are judged, so laws may depend on them; the next token must have no say in whether it is judged, or the
-        rejection and block rules would give another law (transformers' `assistant_confidence_threshold` asks it).
-        """
-        if not self._confidence_threshold:
-            return False
-        draft.survival *= chooser.confidence(logits, draft.sequence.token_ids, draft.token_ids)
-        return draft.survival < self._confidence_threshold
-
     def _plan(self, steps: Sequence[_PendingStep]) -> list[Share[_PendingStep]]:
         """What goes into the next pass."""
         since = time.perf_counter() - _RUNNING_SECONDS
         is_anybody_running = any(state.served > since for state in self._states.values())
         planned = self._scheduler.plan(self._memory.ready(steps), is_anybody_running=is_anybody_running)
+        if self._memory.is_short(planned):
+            self._ahead.give_way()
         shares = self._memory.fit(planned)
         served = {id(share.pending) for share in shares}
         for share in planned:
@@ -266,14 +312,3 @@ class CausalLMDrafter:
                 share.pending.draft.is_done = True
         self._memory.report(self._metrics)
         return shares
-
-    def _draft_token(self, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
-        """Append one token: the target's likely choice (coupled rule), or a sample with the law it came from."""
-        committed = draft.sequence.token_ids
-        if draft.sequence.rule == model_pb2.ACCEPTANCE_RULE_COUPLED:
-            draft.token_ids.append(chooser.choose(logits, committed, draft.token_ids))
-            return
-        law = chooser.draft_law(logits, committed, draft.token_ids, self._max_law_size)
-        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
-        draft.token_ids.append(law.sample(draws, len(committed) + len(draft.token_ids)))
-        draft.laws.append(law)

@@ -80,6 +80,15 @@ class CombinedDrafter:
         if by_model and not by_lookup:
             self._model.advance(by_model)
 
+    @property
+    def may_work_ahead(self) -> bool:
+        """See `Drafter`."""
+        return self._model.may_work_ahead
+
+    def work_ahead(self) -> bool:
+        """See `Drafter`. The model's windows only; whether lookup makes the next one is seen when it is asked for."""
+        return self._model.work_ahead()
+
     def _choose(self, draft: Draft) -> Found | None:
         """What lookup makes the window of; None: the model makes it."""
         state = self._states[id(draft.sequence)]

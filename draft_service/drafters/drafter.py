@@ -33,3 +33,13 @@ class Drafter(Protocol):
 
         Every draft not done is passed again; a drafter need not serve all of them each time, but must serve one.
         """
+
+    @property
+    def may_work_ahead(self) -> bool:
+        """Whether `work_ahead` might find something to do."""
+
+    def work_ahead(self) -> bool:
+        """While nobody waits: do one batch of work for proposals that are likely to be asked for.
+
+        Returns whether there was any to do.
+        """

@@ -87,4 +87,5 @@ def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMD
         max_batch_rows=settings.max_batch_rows,
         max_law_size=settings.max_law_size,
         confidence_threshold=settings.confidence_threshold,
+        ahead_rows=settings.ahead_rows,
     )

@@ -78,6 +78,15 @@ class NgramDrafter:
         """See `Drafter`."""
         self._indexes.pop(id(sequence), None)
 
+    @property
+    def may_work_ahead(self) -> bool:
+        """See `Drafter`."""
+        return False
+
+    def work_ahead(self) -> bool:
+        """See `Drafter`. Lookup takes microseconds: there is nothing to be won."""
+        return False
+
     def advance(self, drafts: Sequence[Draft]) -> None:
         """See `Drafter`. Finishes all of them."""
         for draft in drafts:

@@ -39,6 +39,15 @@ class SuffixDrafter:
         """See `Drafter`."""
         self._lookup.close(sequence)
 
+    @property
+    def may_work_ahead(self) -> bool:
+        """See `Drafter`."""
+        return False
+
+    def work_ahead(self) -> bool:
+        """See `Drafter`. Lookup takes microseconds: there is nothing to be won."""
+        return False
+
     def advance(self, drafts: Sequence[Draft]) -> None:
         """See `Drafter`. Finishes all but those whose text is too long to be read at once."""
         for draft in drafts:

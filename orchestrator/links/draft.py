@@ -136,6 +136,8 @@ class DraftSequence:
         sizes: WindowSizes,
         trace_context: model_pb2.TraceContext | None = None,
         features: bytes = b"",
+        *,
+        draft_ahead: bool = False,
     ) -> None:
         """Tell the outcome of a round and ask for the next proposal; does not wait.
 
@@ -148,6 +150,7 @@ class DraftSequence:
             sizes: tokens to propose.
             trace_context: trace to put the work under.
             features: of the outcome's verdict.
+            draft_ahead: draft ahead for the proposal's outcome, once it is made.
 
         Raises:
             LinkLost: the stream broke.
@@ -168,6 +171,7 @@ class DraftSequence:
             accepted_nodes=() if accepted_nodes == list(range(len(accepted_nodes))) else accepted_nodes,
             trace_context=trace_context,
             features=features,
+            draft_ahead=draft_ahead,
         )
         self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=message))
 

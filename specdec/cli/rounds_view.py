@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec.draft_source import source_name
-from specdec.v1 import generation_pb2, model_pb2, target_pb2
+from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 
 PREFILL, ACCEPTED, RECOVERED, BONUS = "prefill", "accepted", "recovered", "bonus"
 STYLES = {PREFILL: "", ACCEPTED: "green", RECOVERED: "yellow", BONUS: "blue"}
@@ -84,7 +84,7 @@ def rounds_table(rounds: list[RoundText]) -> Table:
             str(report.round),
             str(report.num_draft_tokens),
             Text(str(report.num_accepted_tokens), STYLES[ACCEPTED] if report.num_accepted_tokens else ""),
-            source_name(report.draft_source) if report.num_draft_tokens else "–",
+            _source(report),
             Text(kind, STYLES[kind]),
             str(entry.num_tokens),
             _queue_and_compute(report.draft if report.HasField("draft") else None),
@@ -103,6 +103,13 @@ def summary(stats: generation_pb2.RoundStats) -> str:
         f"({stats.acceptance_rate:.0%}), mean acceptance length {stats.mean_acceptance_length:.2f} (bonus counted), "
         f"first token after {stats.ttft_seconds:.2f} s, then {stats.tokens_per_second:.1f} tokens/s"
     )
+
+
+def _source(report: generation_pb2.RoundReport) -> str:
+    """Where the draft tokens came from, with a "+" if they, or the first of them, were drafted ahead."""
+    if not report.num_draft_tokens:
+        return "–"
+    return source_name(report.draft_source) + "+" * (report.draft_ahead == draft_pb2.AHEAD_OUTCOME_HIT)
 
 
 def _spent(timings: model_pb2.Timings) -> int:

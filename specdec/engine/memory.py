@@ -70,6 +70,11 @@ class CacheMemory:
         """Sequences that wait to be admitted."""
         return len(self._queue)
 
+    @property
+    def num_admitted(self) -> int:
+        """Sequences that are admitted."""
+        return len(self._leases)
+
     def join(self, cache: SequenceCache, max_tokens: int) -> None:
         """A sequence begins.
 
@@ -141,6 +146,14 @@ class CacheMemory:
             if pending.cache.length == lengths[pending.cache] and self._prepare(pending, num_rows):
                 kept.add(pending.cache)
         return [share for share in shares if share.pending.cache in kept]
+
+    def is_short(self, shares: Sequence[Share[CachedT]]) -> bool:
+        """Whether there are too few blocks for all shares of a pass, unless somebody gives some up."""
+        if self._is_plenty(shares):
+            return False
+        pending = [share.pending for share in shares]
+        num_missing = sum(each.cache.num_missing(each.num_uncached_tokens + each.num_window_rows) for each in pending)
+        return num_missing > self.pool.blocks.num_available
 
     def report(self, metrics: EngineMetrics) -> None:
         """Tell how full the memory is, and what was lost since the last report."""

@@ -29,7 +29,7 @@ class Segment:
     num_rows: int
     parents: list[int] | None = None
     """Of a token tree: for each of the last `len(parents)` rows, the row it follows (counted among them), or -1 for the
-    row before the tree. None: a chain."""
+    row before the tree. Those may be more than the new rows: the first ones are in the cache already. None: a chain."""
     spans: list[tuple[int, int]] = field(init=False)
     """Where its tokens are, cached and new."""
     _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
@@ -88,12 +88,18 @@ class RaggedBatch:
 
 
 def row_depths(num_rows: int, parents: list[int] | None) -> list[int]:
-    """Position of each new row, relative to the first: in a tree, siblings share one."""
-    depths = list(range(num_rows))
-    if parents is not None:
-        first = num_rows - len(parents)
-        for node, parent in enumerate(parents):
-            depths[first + node] = depths[first + parent] + 1 if parent >= 0 else first
+    """Position of each new row, relative to the end of the cache: in a tree, siblings share one."""
+    if not parents:
+        return list(range(num_rows))
+    first = num_rows - len(parents)
+    return [*range(first), *_node_depths(parents, first)][-num_rows:]
+
+
+def _node_depths(parents: list[int], first: int) -> list[int]:
+    """Position of each node of a tree whose roots are at `first`."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else first)
     return depths
 
 
@@ -101,21 +107,25 @@ def _build_mask(
     length: int, num_rows: int, parents: list[int] | None, sliding_window: int | None, device: torch.device
 ) -> torch.Tensor | None:
     total = length + num_rows
-    if num_rows == 1 and (sliding_window is None or total <= sliding_window):
+    if num_rows == 1 and not parents and (sliding_window is None or total <= sliding_window):
         return None
     columns = torch.arange(total, device=device)
     mask = columns[None, :] <= columns[length:, None]
-    if parents is not None:
-        first = num_rows - len(parents)
+    positions = columns
+    if parents:
+        start = total - len(parents)
+        paths: list[list[int]] = []
         for node, parent in enumerate(parents):
-            row = first + node
             # A node sees what its parent sees, and itself.
-            mask[row] = mask[first + parent] if parent >= 0 else mask[first - 1] if first else columns < length
-            mask[row, length + row] = True
+            paths.append([*(paths[parent] if parent >= 0 else ()), start + node])
+        first_row = max(0, start - length)
+        mask[first_row:, start:] = False
+        seen = [(row, column) for row in range(first_row, num_rows) for column in paths[length + row - start]]
+        rows, seen_columns = torch.tensor(seen, device=device).unbind(1)
+        mask[rows, seen_columns] = True
+        positions = torch.cat([columns[:start], torch.tensor(_node_depths(parents, start), device=device)])
     if sliding_window is not None:
-        depths = torch.tensor(row_depths(num_rows, parents), device=device)
-        positions = torch.cat([columns[:length], length + depths])
-        mask &= positions[None, :] > (length + depths - sliding_window)[:, None]
+        mask &= positions[None, :] > (positions[length:] - sliding_window)[:, None]
     return mask
 
 

@@ -136,6 +136,16 @@ class SequenceCache:
             self._pool.storage.move([slots[row] for row in rows], slots[: len(rows)])
         self.truncate(base + len(rows))
 
+    def trim(self) -> None:
+        """Release the blocks behind those of the valid tokens."""
+        needed = self._pool.num_blocks(self.length)
+        for block in reversed(self._blocks[needed:]):
+            self._pool.blocks.release(block)
+        blocks, self._blocks = self._blocks[:needed], []
+        self._runs.clear()
+        for block in blocks:
+            self._append(block)
+
     def next_key(self, token_ids: Sequence[int]) -> bytes | None:
         """Key of the block that will be computed next; None if there is nothing in it that could be shared.
 

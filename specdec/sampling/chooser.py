@@ -91,6 +91,39 @@ class TokenChooser:
         ]
         return [(first, float(shares[0])), *ranked[: count - 1]]
 
+    def runners_up(
+        self,
+        logits: torch.Tensor,
+        committed: Sequence[int],
+        path: Sequence[int],
+        without: Sequence[int],
+        count: int,
+        *,
+        with_noise: bool,
+    ) -> list[int]:
+        """What would be chosen one after the other, if those before were not there.
+
+        Args:
+            logits: see the class.
+            committed: see the class.
+            path: see the class.
+            without: tokens that are not there to begin with.
+            count: how many; fewer are given if the rules leave no more.
+            with_noise: as `choose` does; else by the processed logits alone, as it does at temperature 0.
+        """
+        processed = self.process(logits, committed, path).clone()
+        found: list[int] = []
+        for token in without:
+            processed[token] = -math.inf
+        key = noise_key(self._seed, len(committed) + len(path), Stream.TARGET)
+        while len(found) < count:
+            favourite, highest = first_highest(processed)
+            if highest == -math.inf:
+                break
+            found.append(gumbel_argmax(processed, key) if with_noise and not self._is_greedy else favourite)
+            processed[found[-1]] = -math.inf
+        return found
+
     def confidence(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> float:
         """The largest probability of softmax(processed logits); at temperature 0 they are not divided by anything."""
         processed = self.process(logits, committed, path)

@@ -15,6 +15,9 @@ from specdec.telemetry import names
 from specdec.telemetry.names import MetricName
 
 LinkName = Literal["draft", "target"]
+WasteCause = Literal["miss", "unused", "memory", "closed", "failed"]
+"""Another outcome came true; the proposal was shorter, or made otherwise; the memory was needed; the sequence ended;
+the forward pass failed."""
 
 _PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
 
@@ -213,6 +216,24 @@ class EngineMetrics:
         """A sequence of so many tokens was prefilled, of which so many were in the prefix cache."""
         self._prefix_queried_tokens.add(num_tokens, self._service)
         self._prefix_hit_tokens.add(num_hit_tokens, self._service)
+
+
+class DraftAheadMetrics:
+    """What a draft service counts of drafting ahead. `meter` is for tests; by default the process's own."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        meter = meter or metrics.get_meter("specdec")
+        self._proposals = _Tally(meter, names.AHEAD_PROPOSALS)
+        self._wasted_tokens = _Tally(meter, names.AHEAD_WASTED_TOKENS)
+
+    def outcome(self, *, is_hit: bool) -> None:
+        """A proposal was asked for by a sequence that was drafted ahead for."""
+        self._proposals.add(1, "hit" if is_hit else "miss")
+
+    def wasted(self, num_tokens: int, cause: WasteCause) -> None:
+        """So many tokens were drafted ahead in vain."""
+        if num_tokens:
+            self._wasted_tokens.add(num_tokens, cause)
 
 
 def _request_attributes(operation: str, model: str) -> Mapping[str, str]:

@@ -88,6 +88,9 @@ ROUND_NEXT_TOKEN_KIND = _attribute("specdec.round.next_token_kind", "`recovered`
 DRAFT_SOURCE = _attribute(
     "specdec.draft.source", "Where the draft tokens came from: `model`, `ngram`, `suffix`, `memory` or `unknown`."
 )
+AHEAD_OUTCOME = _attribute(
+    "specdec.draft.ahead", "`hit` if the window, or its beginning, was drafted ahead, `miss` if others were instead."
+)
 ROUND_FALLBACK = _attribute("specdec.round.fallback", "Why the round went without the drafts that were wanted.")
 ROUND_DRAFT_QUEUE_SECONDS = _attribute("specdec.round.draft_queue_seconds", "In the queue of the draft service.")
 ROUND_DRAFT_COMPUTE_SECONDS = _attribute("specdec.round.draft_compute_seconds", "Drafting.")
@@ -143,7 +146,7 @@ ROUND = _span(
     "orchestrator",
     "One draft and one verify. Child of generate.",
     *(ROUND_INDEX, ROUND_BASE_LENGTH, ROUND_NUM_DRAFT_TOKENS, ROUND_NUM_ACCEPTED_TOKENS, ROUND_NEXT_TOKEN_KIND),
-    *(DRAFT_SOURCE, ROUND_FALLBACK),
+    *(DRAFT_SOURCE, AHEAD_OUTCOME, ROUND_FALLBACK),
     *ROUND_PARTS.values(),
 )
 DRAFT = _span("draft", "orchestrator", "Waiting for the proposal. Child of round.", ROUND_NUM_DRAFT_TOKENS)
@@ -266,6 +269,22 @@ FORWARD_SEQUENCE_COUNT = _metric(
 )
 FORWARD_ROW_COUNT = _metric(
     "specdec.forward.rows", "histogram", "{row}", "Rows (tokens) in a forward pass.", SERVICE, buckets=_POWERS_OF_TWO
+)
+
+# Metrics of drafting ahead, of the draft service.
+AHEAD_PROPOSALS = _metric(
+    "specdec.draft.ahead.proposals",
+    "counter",
+    "{proposal}",
+    "Proposals of sequences that were drafted ahead for, by whether that helped.",
+    AHEAD_OUTCOME,
+)
+AHEAD_WASTED_TOKENS = _metric(
+    "specdec.draft.ahead.wasted_tokens",
+    "counter",
+    "{token}",
+    "Tokens drafted ahead that no proposal had, by cause.",
+    CAUSE,
 )
 
 # Metrics of key-value memory, of both.

@@ -54,6 +54,30 @@ DRAFT_SOURCE_MEMORY: DraftSource.ValueType  # 4
 """Past outputs of the tenant."""
 Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015
 
+class _AheadOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AheadOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AheadOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AHEAD_OUTCOME_UNSPECIFIED: _AheadOutcome.ValueType  # 0
+    """Nothing was drafted ahead for this sequence."""
+    AHEAD_OUTCOME_HIT: _AheadOutcome.ValueType  # 1
+    """What the target decided had been drafted for: all draft tokens, or the first of them, were there."""
+    AHEAD_OUTCOME_MISS: _AheadOutcome.ValueType  # 2
+    """It had been drafted for other outcomes only."""
+
+class AheadOutcome(_AheadOutcome, metaclass=_AheadOutcomeEnumTypeWrapper):
+    """Whether drafting ahead helped."""
+
+AHEAD_OUTCOME_UNSPECIFIED: AheadOutcome.ValueType  # 0
+"""Nothing was drafted ahead for this sequence."""
+AHEAD_OUTCOME_HIT: AheadOutcome.ValueType  # 1
+"""What the target decided had been drafted for: all draft tokens, or the first of them, were there."""
+AHEAD_OUTCOME_MISS: AheadOutcome.ValueType  # 2
+"""It had been drafted for other outcomes only."""
+Global___AheadOutcome: _TypeAlias = AheadOutcome  # noqa: Y015
+
 @_typing.final
 class DraftServiceGetModelInfoRequest(_message.Message):
     """Empty."""
@@ -252,6 +276,7 @@ class DraftCommit(_message.Message):
     NUM_LOOKUP_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_STEPS_FIELD_NUMBER: _builtins.int
     ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
+    DRAFT_AHEAD_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -278,6 +303,8 @@ class DraftCommit(_message.Message):
     """Steps that a draft model may take for them. Fewer than num_draft_tokens: the others are runners-up of its steps, and the
     proposal is a tree; by the coupled rule and at temperature 0 only. 0: as many steps as tokens, a chain.
     """
+    draft_ahead: _builtins.bool
+    """While the proposal is verified, draft ahead for what may become of it, as far as nobody waits for the drafter."""
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
@@ -302,10 +329,11 @@ class DraftCommit(_message.Message):
         num_lookup_tokens: _builtins.int = ...,
         max_draft_steps: _builtins.int = ...,
         accepted_nodes: _abc.Iterable[_builtins.int] | None = ...,
+        draft_ahead: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "epoch", b"epoch", "features", b"features", "max_draft_steps", b"max_draft_steps", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "draft_ahead", b"draft_ahead", "epoch", b"epoch", "features", b"features", "max_draft_steps", b"max_draft_steps", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -408,10 +436,16 @@ class Proposal(_message.Message):
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    NUM_AHEAD_TOKENS_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Committed length they continue."""
     source: Global___DraftSource.ValueType
     """Where the draft tokens come from. A window never mixes sources."""
+    ahead: Global___AheadOutcome.ValueType
+    """Whether drafting ahead helped."""
+    num_ahead_tokens: _builtins.int
+    """How many of the draft tokens, from the first, were there when the proposal was asked for."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The draft tokens; node i of the window."""
@@ -437,10 +471,12 @@ class Proposal(_message.Message):
         distributions: _abc.Iterable[_model_pb2.DraftDistribution] | None = ...,
         timings: _model_pb2.Timings | None = ...,
         source: Global___DraftSource.ValueType = ...,
+        ahead: Global___AheadOutcome.ValueType = ...,
+        num_ahead_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "distributions", b"distributions", "parents", b"parents", "source", b"source", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "base_length", b"base_length", "distributions", b"distributions", "num_ahead_tokens", b"num_ahead_tokens", "parents", b"parents", "source", b"source", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

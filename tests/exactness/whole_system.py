@@ -115,9 +115,9 @@ async def hosted(service: Service) -> AsyncIterator[ServiceHost]:
 
 
 @asynccontextmanager
-async def orchestrator(target: str, draft: str = "") -> AsyncIterator[Running]:
+async def orchestrator(target: str, draft: str = "", **settings: Any) -> AsyncIterator[Running]:
     """An orchestrator that is connected to the services at these addresses; no draft service if there is none."""
-    async with running(target, draft) as run:
+    async with running(target, draft, **settings) as run:
         link = run.service.draft
         await until(lambda: link is None or link.is_available)
         yield run

@@ -14,13 +14,14 @@ def test_it_takes_the_best_token_from_so_many_draft_steps(acceptance: float) -> 
     AcceptanceDial(acceptance).turn(pieces)
     changed = 0
     for piece, original in zip(pieces, before, strict=True):
-        assert torch.equal(piece[0], original[0]), "a draft step draws from its last row"
-        if not torch.equal(piece[1], original[1]):
-            changed += 1
-            expected = original[1].clone()
-            expected[original[1].argmax()] = -torch.inf
-            assert torch.equal(piece[1], expected)
-    assert changed / len(pieces) == pytest.approx(1 - acceptance, abs=0.03)
+        # A pass that drafts ahead makes a token of each row.
+        for row, row_before in zip(piece, original, strict=True):
+            if not torch.equal(row, row_before):
+                changed += 1
+                expected = row_before.clone()
+                expected[row_before.argmax()] = -torch.inf
+                assert torch.equal(row, expected)
+    assert changed / (2 * len(pieces)) == pytest.approx(1 - acceptance, abs=0.03)
 
 
 def test_a_prefill_without_logits_is_left_alone() -> None:

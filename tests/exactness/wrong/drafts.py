@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
+from draft_service.drafters.window_growth import Growing, WindowGrowth
 from draft_service.engine import DraftEngine
 from draft_service.sequence import Draft, DraftSequence
 from specdec.sampling.chooser import TokenChooser
@@ -17,12 +18,12 @@ from tests.exactness import arithmetic_checks as arithmetic
 from tests.exactness import service_checks as services
 from tests.exactness.wrong.sabotage import sabotage
 
-DraftToken = Callable[[CausalLMDrafter, Draft, TokenChooser, torch.Tensor], None]
+Append = Callable[[WindowGrowth, Growing, DraftSequence, Sequence[int], TokenChooser, torch.Tensor], None]
 
 
-def _patch_draft(patch: pytest.MonkeyPatch, make: Callable[[DraftToken], DraftToken]) -> None:
+def _patch_draft(patch: pytest.MonkeyPatch, make: Callable[[Append], Append]) -> None:
     """Replace how a draft token is made; `make` gets the production code."""
-    patch.setattr(CausalLMDrafter, "_draft_token", make(CausalLMDrafter._draft_token))
+    patch.setattr(WindowGrowth, "_append", make(WindowGrowth._append))
 
 
 @sabotage(services.check_rejection_over_grpc, services.check_block_over_grpc)
@@ -45,10 +46,17 @@ def uniform_samples(patch: pytest.MonkeyPatch) -> None:
 def raw_law_shipped(patch: pytest.MonkeyPatch) -> None:
     """The drafter samples with the request's rules and ships its law before them."""
 
-    def make(draft_token: DraftToken) -> DraftToken:
-        def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
-            draft_token(self, draft, chooser, logits)
-            draft.laws[-1] = DraftLaw.from_logits(logits, self._max_law_size)
+    def make(append: Append) -> Append:
+        def changed(
+            self: WindowGrowth,
+            window: Growing,
+            sequence: DraftSequence,
+            committed: Sequence[int],
+            chooser: TokenChooser,
+            logits: torch.Tensor,
+        ) -> None:
+            append(self, window, sequence, committed, chooser, logits)
+            window.laws[-1] = DraftLaw.from_logits(logits, self._max_law_size)
 
         return changed
 
@@ -59,14 +67,20 @@ def raw_law_shipped(patch: pytest.MonkeyPatch) -> None:
 def law_truncated_after_sampling(patch: pytest.MonkeyPatch) -> None:
     """The drafter samples from its whole law and ships the most probable tokens, and the sampled one."""
 
-    def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> None:
-        committed = draft.sequence.token_ids
-        whole = chooser.draft_law(logits, committed, draft.token_ids, len(logits))
-        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
-        token = whole.sample(draws, len(committed) + len(draft.token_ids))
+    def changed(
+        self: WindowGrowth,
+        window: Growing,
+        sequence: DraftSequence,
+        committed: Sequence[int],
+        chooser: TokenChooser,
+        logits: torch.Tensor,
+    ) -> None:
+        whole = chooser.draft_law(logits, committed, window.token_ids, len(logits))
+        draws = CounterDraws(sequence.params.seed, len(committed))
+        token = whole.sample(draws, len(committed) + len(window.token_ids))
         kept = dict(list(whole.weights.items())[: self._max_law_size]) | {token: whole.weights[token]}
-        draft.token_ids.append(token)
-        draft.laws.append(DraftLaw(kept, sum(kept.values())))
+        window.token_ids.append(token)
+        window.laws.append(DraftLaw(kept, sum(kept.values())))
 
     _patch_draft(patch, lambda _: changed)
 
@@ -112,12 +126,21 @@ def improbable_drafts_dropped(patch: pytest.MonkeyPatch) -> None:
 def confidence_of_the_sampled_token(patch: pytest.MonkeyPatch) -> None:
     """A window ends where the token that was sampled is improbable, as transformers decides it."""
 
-    def changed(self: CausalLMDrafter, draft: Draft, chooser: TokenChooser, logits: torch.Tensor) -> bool:
-        committed = draft.sequence.token_ids
-        law = chooser.draft_law(logits, committed, draft.token_ids, self._max_law_size)
-        draws = CounterDraws(draft.sequence.params.seed, draft.base_length)
-        token = law.sample(draws, len(committed) + len(draft.token_ids))
-        draft.survival *= law.weights[token] / law.total
-        return draft.survival < self._confidence_threshold
+    def changed(
+        self: WindowGrowth,
+        window: Growing,
+        sequence: DraftSequence,
+        committed: Sequence[int],
+        chooser: TokenChooser,
+        logits: torch.Tensor,
+    ) -> bool:
+        law = chooser.draft_law(logits, committed, window.token_ids, self._max_law_size)
+        draws = CounterDraws(sequence.params.seed, len(committed))
+        token = law.sample(draws, len(committed) + len(window.token_ids))
+        window.survival *= law.weights[token] / law.total
+        if window.survival < self._confidence_threshold:
+            return False
+        self._append(window, sequence, committed, chooser, logits)
+        return True
 
-    patch.setattr(CausalLMDrafter, "_is_hopeless", changed)
+    patch.setattr(WindowGrowth, "grow", changed)

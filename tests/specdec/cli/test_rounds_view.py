@@ -1,10 +1,11 @@
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
 from specdec.cli.rounds_view import STYLES, RoundText, rounds_table, summary
-from specdec.v1 import generation_pb2, model_pb2, target_pb2
+from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 from tests.specdec.fake_generation import responses
 
 DELTAS = [response.delta for response in responses() if response.HasField("delta")]
@@ -42,6 +43,16 @@ def test_a_row_shows_where_the_time_went() -> None:
     # round, K, accepted, source, kind, tokens, draft queue and compute, verify queue and compute, network, wall, text
     # The waits of 3.0 and 6.5 ms hold 2.0 and 6.0 that the services account for.
     assert row == ["1", "2", "2", "suffix", "bonus", "3", "0.5+1.5", "1.0+5.0", "1.5", "10.0", "lo", "wor"]
+
+
+@pytest.mark.parametrize(("outcome", "shown"), [("HIT", "suffix+"), ("MISS", "suffix"), ("UNSPECIFIED", "suffix")])
+def test_a_row_shows_what_was_drafted_ahead(outcome: str, shown: str) -> None:
+    entry = RoundText.of(DELTAS[1])
+    report = generation_pb2.RoundReport()
+    report.CopyFrom(entry.report)
+    report.draft_ahead = draft_pb2.AheadOutcome.Value(f"AHEAD_OUTCOME_{outcome}")
+    *_, row = rendered([dataclasses.replace(entry, report=report)])
+    assert row[3] == shown
 
 
 def test_a_round_without_a_draft_has_no_times_of_it() -> None:

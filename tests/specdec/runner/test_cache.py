@@ -285,3 +285,22 @@ def test_a_sequence_that_grows_beside_others_is_read_as_a_view() -> None:
             sequence.cache.length += len(uncached)
             sequence.token_ids.append(7)
     assert [len(sequence.cache.spans(28)) for sequence in sequences] == [1] * 4
+
+
+def test_trimming_gives_up_the_blocks_that_hold_nothing_valid() -> None:
+    pool = KVPool(6, block_tokens=4)
+    cache, other = SequenceCache(pool), SequenceCache(pool)
+    assert cache.prepare(18)
+    cache.length = 18
+    cache.truncate(5)
+    assert not other.prepare(9)
+    cache.trim()
+    assert (cache.num_blocks, cache.length) == (2, 5)
+    assert cache.spans(5) == [(0, 5)]
+    assert other.prepare(9)
+    cache.trim()
+    assert cache.num_blocks == 2
+    assert cache.prepare(3)
+    cache.release()
+    other.release()
+    assert pool.blocks.num_used == 0

@@ -110,6 +110,27 @@ def test_each_path_of_a_tree_equals_a_plain_forward(name: str, parents: list[int
     assert_same(logits, plain_logits(model, [*accepted, *following])[-2:])
 
 
+@pytest.mark.parametrize("parents", TREES.values(), ids=TREES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_tree_may_grow_pass_by_pass(name: str, parents: list[int]) -> None:
+    model = tiny_model(name)
+    runner = ModelRunner(model, VOCAB_SIZE)
+    generator = random.Random(name)
+    prefix, nodes = some_tokens(generator, 11), some_tokens(generator, len(parents))
+    cache = SequenceCache()
+    runner.forward([Work(cache, prefix, 0)])
+    logits: list[torch.Tensor] = []
+    for start in range(0, len(nodes), 2):
+        end = min(start + 2, len(nodes))
+        (rows,) = runner.forward([Work(cache, nodes[start:end], end - start, parents[:end])])
+        logits.extend(rows)
+    paths = {-1: list[int]()}
+    for node, parent in enumerate(parents):
+        paths[node] = [*paths[parent], node]
+        expected = plain_logits(model, [*prefix, *(nodes[each] for each in paths[node])])[-1]
+        assert_same(logits[node], expected)
+
+
 def test_a_tree_may_stand_on_a_cache_alone() -> None:
     model = tiny_model("mistral")
     runner = ModelRunner(model, VOCAB_SIZE)

@@ -162,3 +162,29 @@ def test_candidates_that_the_rules_exclude_are_none() -> None:
     chooser = TokenChooser(SamplingParams(temperature=0.0, allowed_token_ids=(3, 5)), 1, torch.device("cpu"))
     found = chooser.candidates(torch.arange(10.0), [1], (), 4)
     assert [token for token, _ in found] == [5, 3]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_runners_up_are_chosen_one_after_the_other(temperature: float) -> None:
+    each = chooser(temperature=temperature, seed=4)
+    logits = some_logits(3)
+    expected: list[int] = []
+    left = logits.clone()
+    for _ in range(4):
+        expected.append(each.choose(left, [1, 2]))
+        left[expected[-1]] = -math.inf
+    assert each.runners_up(logits, [1, 2], (), (), 4, with_noise=True) == expected
+    assert each.runners_up(logits, [1, 2], (), expected[:1], 3, with_noise=True) == expected[1:]
+    assert each.runners_up(logits, [1], [2], (), 4, with_noise=True) == expected
+    assert torch.equal(logits, some_logits(3))
+
+
+def test_runners_up_without_noise_are_the_most_probable() -> None:
+    logits = some_logits(3)
+    found = chooser(temperature=0.7, seed=4).runners_up(logits, [1], (), (), 3, with_noise=False)
+    assert found == logits.topk(3).indices.tolist()
+
+
+def test_there_are_no_more_runners_up_than_the_rules_leave() -> None:
+    each = chooser(temperature=0.0, allowed_token_ids=(4, 5))
+    assert sorted(each.runners_up(some_logits(3), [1], (), (), 9, with_noise=True)) == [4, 5]

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from specdec.telemetry import names
-from specdec.telemetry.metrics import EngineMetrics, OrchestratorMetrics, RoundTimes
+from specdec.telemetry.metrics import DraftAheadMetrics, EngineMetrics, OrchestratorMetrics, RoundTimes
 
 Points = dict[str, list[Any]]
 
@@ -84,6 +84,9 @@ def use_everything(recorder: Recorder) -> None:
     engine.kv_queued_sequences(1)
     engine.kv_lost(num_evictions=2, num_preemptions=1)
     engine.prefix(num_tokens=30, num_hit_tokens=16)
+    ahead = DraftAheadMetrics(recorder.meter)
+    ahead.outcome(is_hit=True)
+    ahead.wasted(3, "miss")
 
 
 def test_what_is_emitted_is_the_table(recorder: Recorder) -> None:
@@ -125,6 +128,18 @@ def test_rounds_are_counted_as_vllm_counts_them(recorder: Recorder) -> None:
     assert parts["draft_compute",] == pytest.approx(0.08)
     assert parts["target_compute",] == pytest.approx(0.12)
     assert parts["network",] == 0
+
+
+def test_drafting_ahead_is_counted_by_what_became_of_it(recorder: Recorder) -> None:
+    metrics = DraftAheadMetrics(recorder.meter)
+    for is_hit in (True, False, True):
+        metrics.outcome(is_hit=is_hit)
+    metrics.wasted(3, "miss")
+    metrics.wasted(2, "miss")
+    metrics.wasted(0, "memory")
+    metrics.wasted(1, "closed")
+    assert recorder.values(names.AHEAD_PROPOSALS) == {("hit",): 2, ("miss",): 1}
+    assert recorder.values(names.AHEAD_WASTED_TOKENS) == {("miss",): 5, ("closed",): 1}
 
 
 def test_a_request_is_counted_by_how_it_ended(recorder: Recorder) -> None:

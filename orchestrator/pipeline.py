@@ -1,0 +1,87 @@
+"""Whether the draft service is to draft ahead while windows are verified."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from specdec.v1 import draft_pb2
+
+PipelineMode = Literal["off", "ahead", "auto"]
+
+_RATE = 0.05
+"""Weight of one round in an average; all requests feed them."""
+_NOTICEABLE = 0.05
+"""Drafting that takes less of a round than this is not worth hiding."""
+_BUSY = 0.5
+"""A drafter whose queue takes this much of its time for drafting has no time left."""
+
+
+class Pipeline:
+    """One for all requests of an orchestrator.
+
+    With "auto", drafting ahead is asked for where drafting takes a noticeable part of a round, and proposals do not
+    queue. Both are averages of the rounds that had to draft: those that were drafted ahead say nothing of what drafting
+    takes, so asking for it does not make it look needless.
+
+    Args:
+        mode: "off": never; "ahead": always; "auto": by what is measured.
+    """
+
+    def __init__(self, mode: PipelineMode) -> None:
+        self._mode = mode
+        self._draft_seconds = 0.0
+        self._queue_seconds = 0.0
+        self._round_seconds = 0.0
+
+    def drafts_ahead(self, *, reads_features: bool) -> bool:
+        """Whether to ask for it in the next round.
+
+        Args:
+            reads_features: the drafter waits for states of the target that are not there before the verdict.
+        """
+        if self._mode != "auto":
+            return self._mode == "ahead"
+        return (
+            not reads_features
+            and self._draft_seconds > _NOTICEABLE * self._round_seconds
+            and self._queue_seconds < _BUSY * self._draft_seconds
+        )
+
+    def observe(self, proposal: draft_pb2.Proposal, round_seconds: float) -> None:
+        """A proposal came.
+
+        Args:
+            proposal: with the draft service's timings.
+            round_seconds: since the one before was asked for.
+        """
+        rate = _RATE if self._round_seconds else 1.0
+        self._round_seconds += rate * (round_seconds - self._round_seconds)
+        if proposal.ahead == draft_pb2.AHEAD_OUTCOME_HIT or not proposal.token_ids:
+            return
+        rate = _RATE if self._draft_seconds else 1.0
+        timings = proposal.timings
+        self._draft_seconds += rate * (timings.compute_microseconds / 1e6 - self._draft_seconds)
+        self._queue_seconds += rate * (timings.queue_microseconds / 1e6 - self._queue_seconds)
+
+
+class PipelineOfRequest:
+    """What one request tells of its rounds."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._asked: float | None = None
+        self._round_seconds = 0.0
+
+    def asked(self, *, reads_features: bool) -> bool:
+        """A proposal is asked for now. Returns whether to draft ahead once it is made."""
+        now = time.perf_counter()
+        if self._asked is not None:
+            self._round_seconds = now - self._asked
+        self._asked = now
+        return self._pipeline.drafts_ahead(reads_features=reads_features)
+
+    def answered(self, proposal: draft_pb2.Proposal) -> None:
+        """It came."""
+        if self._round_seconds:
+            self._pipeline.observe(proposal, self._round_seconds)
