@@ -12,8 +12,8 @@ from specdec.processors import parse_cpus
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_DRAFT_MODEL = f"{DEFAULT_MODEL}-draft"
-DEFAULT_DRAFTER: Final = "ngram"
-DEFAULT_DRAFTER_WITHOUT_MODEL: Final = "ngram"
+DEFAULT_DRAFTER: Final = "combined"
+DEFAULT_DRAFTER_WITHOUT_MODEL: Final = "suffix"
 """Where the target is not the embedded one, whose draft model is the default, and no draft model is named."""
 DEFAULT_ORCHESTRATOR_PORT = 50050
 DEFAULT_DRAFT_PORT = 50051

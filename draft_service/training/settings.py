@@ -68,10 +68,10 @@ class TrainingSettings(BaseSettings):
         "wrote, and learn the target's law there (DistillSpec). More text of the target does as much: docs/drafts.md.",
     )
     steps: int = Field(
-        3, ge=1, le=16, description="Steps of drafting that a draft with features is trained to look ahead."
+        2, ge=1, le=16, description="Steps of drafting that a draft with features is trained to look ahead."
     )
     batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
-    learning_rate: float = Field(5e-4, gt=0, description="Highest learning rate.")
+    learning_rate: float = Field(3e-4, gt=0, description="Highest learning rate.")
 
     def recorded(self) -> dict[str, Any]:
         """The settings by which the draft can be trained again, as JSON values: all but those of places."""

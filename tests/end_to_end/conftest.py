@@ -39,7 +39,7 @@ class Deployment:
     suffix: str
     """Its drafter is lookup by the longest match, in past outputs too."""
     combined: str
-    """Its drafter is that lookup and the model with random weights."""
+    """Its drafter is the default one: that lookup, and the draft model that comes with the package."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -53,7 +53,7 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
         with_wrong = dataclasses.replace(base, draft_model=str(wrong_model))
         wrong_draft, wrong = with_wrong.in_front_of(target.address, "-wrong")
         suffix_draft, suffix = dataclasses.replace(base, drafter="suffix").in_front_of(target.address, "-suffix")
-        combined_draft, combined = dataclasses.replace(with_wrong, drafter="combined").in_front_of(
+        combined_draft, combined = dataclasses.replace(base, drafter="combined").in_front_of(
             target.address, "-combined"
         )
         drafts = (ngram_draft, same_draft, wrong_draft, suffix_draft, combined_draft)

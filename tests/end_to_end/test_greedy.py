@@ -53,11 +53,13 @@ async def test_plain_decoding_equals_transformers(reference: list[list[int]], pl
     [
         *[(drafter, num_draft_tokens) for drafter in ("ngram", "same") for num_draft_tokens in (1, 4, 8)],
         ("suffix", 4),
-        ("combined", 8),
+        ("combined", 4),
+        # As many as pay, and as trees.
+        ("combined", None),
     ],
 )
 async def test_speculation_equals_transformers(
-    deployment: Deployment, reference: list[list[int]], drafter: str, num_draft_tokens: int
+    deployment: Deployment, reference: list[list[int]], drafter: str, num_draft_tokens: int | None
 ) -> None:
     requests = [
         chat_request(prompt, max_new_tokens=NUM_TOKENS, num_draft_tokens=num_draft_tokens) for prompt in PROMPTS

@@ -15,7 +15,9 @@ from tests.end_to_end.requests import chat_request, generate_all
 NUM_PROMPTS = 6
 
 
-def _requests(num_draft_tokens: int, *, first_seed: int = 1, tenant: str = "") -> list[generation_pb2.GenerateRequest]:
+def _requests(
+    num_draft_tokens: int | None, *, first_seed: int = 1, tenant: str = ""
+) -> list[generation_pb2.GenerateRequest]:
     return [
         chat_request(prompt, num_draft_tokens=num_draft_tokens, temperature=0.8, seed=first_seed + index, tenant=tenant)
         for index, prompt in enumerate(PROMPTS[:NUM_PROMPTS])
@@ -31,6 +33,8 @@ async def test_ids_do_not_depend_on_the_drafter(deployment: Deployment, plain: l
     for address in (deployment.ngram, deployment.same, deployment.wrong, deployment.combined):
         results = await generate_all(address, _requests(4))
         assert [result.token_ids for result in results] == plain
+    results = await generate_all(deployment.combined, _requests(None))
+    assert [result.token_ids for result in results] == plain
 
 
 async def test_past_outputs_make_it_faster_and_change_nothing(deployment: Deployment, plain: list[list[int]]) -> None:
