@@ -338,15 +338,3 @@ def test_an_engine_whose_passes_keep_failing_gives_up(engine: ModelEngine, caplo
     with pytest.raises(RuntimeError, match="device lost"):
         engine.work()
     assert caplog.text.count("a forward pass failed") == 3
-
-
-def test_a_model_that_is_asked_for_what_lookup_finds_says_at_once_that_it_is_nothing(engine: ModelEngine) -> None:
-    client = Client(engine, [5, 9, 200])
-    client.open(2)
-    engine.runner.passes.clear()
-    command = client.commit_command(0, 17, 0)
-    command.commit.num_lookup_tokens = 4
-    (event,) = engine.ask(client.connection, command)
-    assert list(client.take(event, 4).token_ids) == []
-    assert engine.runner.passes == []
-    assert len(client.commit(0, 18, 3).token_ids) == 3

@@ -221,3 +221,16 @@ def test_nothing_is_kept_of_a_sequence_that_ended(engine: CombinedEngine) -> Non
 def test_it_advertises_the_model(engine: CombinedEngine) -> None:
     assert isinstance(engine.drafter._model, CausalLMDrafter)
     assert engine.drafter.info is engine.drafter._model.info
+
+
+def test_a_model_that_is_asked_for_what_lookup_finds_says_at_once_that_it_is_nothing() -> None:
+    engine = ModelEngine()
+    client = Client(engine, [5, 9, 200])
+    client.open(2)
+    engine.runner.passes.clear()
+    command = client.commit_command(0, 17, 0)
+    command.commit.num_lookup_tokens = 4
+    (event,) = engine.ask(client.connection, command)
+    assert list(client.take(event, 4).token_ids) == []
+    assert engine.runner.passes == []
+    assert len(client.commit(0, 18, 3).token_ids) == 3

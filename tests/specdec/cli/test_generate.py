@@ -223,7 +223,7 @@ async def test_without_a_server_it_starts_services_for_the_request(cli: Cli) -> 
     assert (ended.status, ended.out) == (0, FULL_TEXT + "\n")
     (notice,) = ended.err.splitlines()
     assert "starting services here" in notice
-    assert "ngram" in notice
+    assert "combined" in notice
 
 
 async def test_services_that_do_not_start_are_a_failure(cli: Cli) -> None:
