@@ -31,6 +31,7 @@ from benchmarks.measuring.prompts import Prompt, PromptFileError, read_prompts, 
 from benchmarks.measuring.speedup_report import PromptResult, summarize, summarize_categories, summary_table
 from benchmarks.measuring.speedup_sides import Bench, SpeedupSettings
 from benchmarks.measuring.transformers_baseline import BaselineError, TransformersBaseline
+from draft_service.trained_draft import reads_features
 from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.service_group import ServiceFailedError, ServiceGroup
 from specdec.cli.signals import StoppedBySignal, until_signal
@@ -73,7 +74,7 @@ async def measure_all(
         baseline = await stack.enter_async_context(
             TransformersBaseline(
                 model=settings.model,
-                draft_model=settings.draft_model,
+                draft_model=None if settings.reads_features else settings.draft_model,
                 num_threads=settings.num_threads,
                 device=settings.device,
                 dtype=settings.dtype,
@@ -118,7 +119,7 @@ def report(settings: SpeedupSettings, results: list[dict[DrafterKind, PromptResu
 def _services(settings: SpeedupSettings) -> ThreeServices:
     return ThreeServices(
         model=settings.model,
-        num_draft_tokens=settings.num_draft_tokens,
+        num_draft_tokens=None if settings.is_auto else settings.num_draft_tokens,
         device=settings.device,
         dtype=settings.dtype,
         num_threads=settings.num_threads,
@@ -144,6 +145,9 @@ def main(
     num_draft_tokens: Annotated[
         int, typer.Option("--num-draft-tokens", "-k", min=0, help="Draft tokens a round (K), here and in transformers.")
     ] = 4,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Let the orchestrator choose K; --num-draft-tokens is that of transformers.")
+    ] = False,
     temperature: Annotated[float, typer.Option(min=0, help="Softmax temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every generation.")] = 0,
     num_threads: Annotated[int, typer.Option(min=1, help="Threads of a forward pass on CPU, on every side.")] = 1,
@@ -152,10 +156,11 @@ def main(
 ) -> None:
     """Measure the services with drafts against themselves without, and against transformers."""
     drafters = parse_drafters(drafter, draft_model)
+    named = choose_draft_model(drafters, model, draft_model)
     settings = SpeedupSettings(
         model=model,
         drafters=drafters,
-        draft_model=choose_draft_model(drafters, model, draft_model),
+        draft_model=named,
         num_draft_tokens=num_draft_tokens,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -163,6 +168,8 @@ def main(
         num_threads=num_threads,
         device=device,
         dtype=dtype,
+        is_auto=auto,
+        reads_features=named is not None and reads_features(named),
     )
     try:
         read = read_prompts(prompts)

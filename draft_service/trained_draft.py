@@ -83,6 +83,15 @@ def is_trained_draft(name: str) -> bool:
     return bool(name) and (_directory(name) / _ORIGIN).is_file()
 
 
+def reads_features(name: str) -> bool:
+    """Whether a model's name is that of a trained draft which needs the target's hidden states.
+
+    Raises:
+        ModelError: its directory is damaged.
+    """
+    return is_trained_draft(name) and bool(_read_origin(_directory(name)).features)
+
+
 def load_trained_draft(
     name: str,
     *,

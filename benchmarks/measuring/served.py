@@ -28,7 +28,7 @@ async def measure_served(
     max_new_tokens: int,
     temperature: float,
     seed: int,
-    num_draft_tokens: int,
+    num_draft_tokens: int | None,
 ) -> ServedGeneration:
     """Generate, noting when tokens arrive.
 

@@ -28,7 +28,8 @@ class Side:
     """Who generates: the services with one drafter, or transformers if there is none."""
 
     drafter: DrafterKind | None = None
-    num_draft_tokens: int = 0
+    num_draft_tokens: int | None = 0
+    """None: as many as the orchestrator chooses."""
     assistance: Assistance | None = None
     """Of transformers."""
 
@@ -49,10 +50,14 @@ class SpeedupSettings:
     """Threads of a forward pass on CPU: in the target service, in the draft service, and in transformers."""
     device: str
     dtype: str
+    is_auto: bool = False
+    """The orchestrator chooses K; `num_draft_tokens` is that of transformers."""
+    reads_features: bool = False
+    """The draft model needs hidden states of the target, which transformers does not give: it assists by lookup."""
 
     def speculative(self, drafter: DrafterKind) -> Side:
         """The services with a drafter."""
-        return Side(drafter, self.num_draft_tokens)
+        return Side(drafter, None if self.is_auto else self.num_draft_tokens)
 
     @property
     def k0(self) -> Side | None:
@@ -68,7 +73,8 @@ class SpeedupSettings:
         """transformers with drafts of the same kind; None with K = 0."""
         if not self.num_draft_tokens:
             return None
-        return Side(None, self.num_draft_tokens, "model" if drafter in WITH_MODEL else "lookup")
+        has_model = drafter in WITH_MODEL and not self.reads_features
+        return Side(None, self.num_draft_tokens, "model" if has_model else "lookup")
 
     def assisted_words(self, drafter: DrafterKind) -> str | None:
         """What `assisted` is."""
@@ -133,7 +139,7 @@ class Bench:
         return results
 
     async def _served(
-        self, drafter: DrafterKind, token_ids: list[int], max_new_tokens: int, num_draft_tokens: int
+        self, drafter: DrafterKind, token_ids: list[int], max_new_tokens: int, num_draft_tokens: int | None
     ) -> ServedGeneration:
         return await measure_served(
             self._clients[drafter],
@@ -151,7 +157,7 @@ class Bench:
             temperature=self._settings.temperature,
             seed=self._settings.seed,
             assistance=side.assistance,
-            num_assistant_tokens=side.num_draft_tokens,
+            num_assistant_tokens=side.num_draft_tokens or 0,
         )
 
 
