@@ -21,11 +21,12 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"# Draft model for {training['target']}",
         "",
         "Proposes tokens for speculative decoding with this target and no other. Serve it with",
-        "`specdec draft --drafter model --model THIS_DIRECTORY`; the embeddings are read from the target's own files.",
+        "`specdec draft --drafter model --model THIS_DIRECTORY`; what it shares with the target is read from the target's "
+        "own files.",
         "",
         "## Training",
         "",
-        f"- Made of the target's layers {layers}; scores {training['draft_vocab_size']:,} tokens, which have "
+        f"- Made of the target's layers {layers}{_reading(training)}; scores {training['draft_vocab_size']:,} tokens, which have "
         f"{100 * training['vocab_mass']:.1f} % of the target's probability.",
         f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
         + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
@@ -36,14 +37,15 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"- On held-out text: most probable token the same at {100 * last['agreement']:.1f} % of positions; "
         f"laws overlap by {100 * last['overlap']:.1f} %.",
         f"- Trained by `{_command(training)}`.",
-        f"- Size {report['size_bytes'] / 1e6:.1f} MB (float16, without the embeddings).",
+        f"- Size {report['size_bytes'] / 1e6:.1f} MB (float16, without what is the target's).",
         "",
         "## Measured",
         "",
         f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
         f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
         "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
-        "brackets the speed relative to the target alone that the step times predict, without any network.",
+        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and without",
+        "any network.",
         "",
     ]
     heads = [f"T {temperature:g}, K {count}" for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
@@ -67,6 +69,16 @@ def _shared_text(training: Mapping[str, Any]) -> list[str]:
     return [f"- The data is that of another run (seed {seed}), whose writing took {hours:.2f} hours more."]
 
 
+def _reading(training: Mapping[str, Any]) -> str:
+    """What it reads besides tokens."""
+    states = training["text_features"] if "text_features" in training else ()
+    if not states or training["settings"].get("upper_layers") == 0:
+        return ""
+    return f", reading the target's hidden state behind layer {', '.join(map(str, states))} (counted from 1)"
+
+
 def _command(training: Mapping[str, Any]) -> str:
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in training["settings"].items() if value != ""]
+    flags = [
+        f"--{name.replace('_', '-')}={value}" for name, value in training["settings"].items() if value not in ("", None)
+    ]
     return " ".join(["specdec train-draft", f"--target={training['target']}", "--out=DIR", *flags])
