@@ -21,13 +21,13 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"# Draft model for {training['target']}",
         "",
         "Proposes tokens for speculative decoding with this target and no other. Serve it with",
-        "`specdec draft --drafter model --model THIS_DIRECTORY`; what it shares with the target is read from the target's "
-        "own files.",
+        "`specdec draft --drafter model --model THIS_DIRECTORY`; what it shares with the target is read from the "
+        "target's own files.",
         "",
         "## Training",
         "",
-        f"- Made of the target's layers {layers}{_reading(training)}; scores {training['draft_vocab_size']:,} tokens, which have "
-        f"{100 * training['vocab_mass']:.1f} % of the target's probability.",
+        f"- Made of the target's layers {layers}{_reading(training)}; scores "
+        f"{training['draft_vocab_size']:,} tokens, which have {100 * training['vocab_mass']:.1f} % of the target's probability.",
         f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
         + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
         + f"; {training['tokens_visited']:,} visited, repetitions counted.",
@@ -44,8 +44,8 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
         f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
         "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
-        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and without",
-        "any network.",
+        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and no",
+        "network.",
         "",
     ]
     heads = [f"T {temperature:g}, K {count}" for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
@@ -71,7 +71,7 @@ def _shared_text(training: Mapping[str, Any]) -> list[str]:
 
 def _reading(training: Mapping[str, Any]) -> str:
     """What it reads besides tokens."""
-    states = training["text_features"] if "text_features" in training else ()
+    states = training.get("text_features", ())
     if not states or training["settings"].get("upper_layers") == 0:
         return ""
     return f", reading the target's hidden state behind layer {', '.join(map(str, states))} (counted from 1)"
