@@ -26,8 +26,8 @@ def model_card(report: Mapping[str, Any]) -> str:
         "",
         "## Training",
         "",
-        f"- Made of the target's layers {layers}{_reading(training)}; scores "
-        f"{training['draft_vocab_size']:,} tokens, which have {100 * training['vocab_mass']:.1f} % of the target's probability.",
+        f"- Made of the target's layers {layers}{_reading(training)};"
+        f" scores {training['draft_vocab_size']:,} tokens, which have {100 * training['vocab_mass']:.1f} % of the target's probability.",
         f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
         + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
         + f"; {training['tokens_visited']:,} visited, repetitions counted.",
@@ -44,8 +44,8 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
         f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
         "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
-        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and no",
-        "network.",
+        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and",
+        "no network.",
         "",
     ]
     heads = [f"T {temperature:g}, K {count}" for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
