@@ -27,7 +27,8 @@ def model_card(report: Mapping[str, Any]) -> str:
         "## Training",
         "",
         f"- Made of the target's layers {layers}{_reading(training)};"
-        f" scores {training['draft_vocab_size']:,} tokens, which have {100 * training['vocab_mass']:.1f} % of the target's probability.",
+        f" scores {training['draft_vocab_size']:,} tokens, which have"
+        f" {100 * training['vocab_mass']:.1f} % of the target's probability.",
         f"- Data: {training['tokens_written']:,} tokens that the target wrote itself (invented user turns and answers"
         + (f", and answers to {training['num_prompts']:,} prompts given)" if training["num_prompts"] else ")")
         + f"; {training['tokens_visited']:,} visited, repetitions counted.",
