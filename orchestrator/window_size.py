@@ -215,11 +215,14 @@ class _SourceWindowSize:
         if not costs.are_known(by_lookup=self._by_lookup):
             return _Shape(min(_FIRST_CHOICE, self._limit), 0)
         best, best_pace, current_pace = _Shape(0, 0), 0.0, 0.0
-        seconds = [costs.other_seconds(count) for count in range(self._limit + 1)]
+        # As far as it is looked at: long windows seldom are.
+        seconds: list[float] = []
         gains = self._experience.gains(self._limit) if self._branches else ()
         for num_steps, tokens in enumerate(expected_tokens(self._rates()[: self._limit])):
             draft_seconds = costs.draft_seconds(num_steps, by_lookup=self._by_lookup) if num_steps else 0.0
             room = self._limit - num_steps if 0 < num_steps <= _MOST_BRANCHING_STEPS else 0
+            most = num_steps + min(room, len(gains))
+            seconds.extend(costs.other_seconds(count) for count in range(len(seconds), most + 1))
             for num_others, more in enumerate(itertools.accumulate(gains[:room], initial=0.0)):
                 pace = (tokens + more) / (draft_seconds + seconds[num_steps + num_others])
                 shape = _Shape(num_steps, num_others)
