@@ -74,8 +74,8 @@ def test_the_dial_turns_what_the_engine_gets(tmp_path: Path) -> None:
     meter = PassMeter(PassLog(tmp_path / "log"), DeviceTurns(), dial=AcceptanceDial(0.0))
     (found,) = run_passes(metered_runner(meter)(tiny_llama(), TINY_VOCAB_SIZE))
     (expected,) = run_passes(ModelRunner(tiny_llama(), TINY_VOCAB_SIZE))
-    assert torch.equal(found[0], expected[0])
-    assert int(found[1].argmax()) == int(expected[1].topk(2).indices[1])
+    for row, untouched in zip(found, expected, strict=True):
+        assert int(row.argmax()) == int(untouched.topk(2).indices[1])
 
 
 def test_a_pass_that_fails_lets_go_of_the_device(tmp_path: Path) -> None:
