@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-_LEVEL_RATE = 0.1
-"""Weight of one pass in the level of all costs, which follows contexts that grow and neighbours on the machine."""
-_POINT_RATE = 0.05
-"""Weight of one pass in the costs next to its rows; the shape of the curve changes little."""
+_LEVEL_RATE = 0.03
+"""Weight of one pass in the level of all costs, which follows contexts that grow and neighbours on the machine. It is
+little: what is thought too dear is never tried, so others must not be thought dearer for the passes that are run."""
+_POINT_RATE = 0.1
+"""Weight of one pass in the costs next to its rows."""
 _LARGEST_STEP = 2.0
 """A pass that took longer than so many times what was expected counts as that much: one stall is no new level."""
 
@@ -49,6 +50,12 @@ class ForwardCosts:
         self._level *= ratio**_LEVEL_RATE
         for index, weight in self._weights(rows):
             self._seconds[index] *= ratio ** (_POINT_RATE * min(max(weight, 0.0), 1.0))
+        # What was seen just now is right: fewer rows take no longer, more rows no less.
+        nearest, _ = max(self._weights(rows), key=lambda share: share[1])
+        for index in range(nearest):
+            self._seconds[index] = min(self._seconds[index], self._seconds[nearest])
+        for index in range(nearest + 1, len(self._seconds)):
+            self._seconds[index] = max(self._seconds[index], self._seconds[nearest])
 
     def _weights(self, rows: float) -> list[tuple[int, float]]:
         """The two points that a number of rows lies between, or the nearest one, with their shares."""

@@ -29,12 +29,23 @@ def test_points_that_are_no_costs(points: list[tuple[int, float]]) -> None:
         ForwardCosts(points)
 
 
-def test_all_costs_follow_a_machine_that_got_slower() -> None:
+def test_what_is_run_is_learnt_and_what_is_not_run_is_not_thought_much_dearer() -> None:
+    costs, before = ForwardCosts(POINTS), ForwardCosts(POINTS)
+    for _ in range(60):
+        costs.observe(9, 3 * before.seconds(9))
+    assert costs.seconds(9) == pytest.approx(3 * before.seconds(9), rel=0.05)
+    assert costs.seconds(1) < 1.5 * before.seconds(1)
+
+
+def test_fewer_rows_never_take_longer() -> None:
     costs = ForwardCosts(POINTS)
     for _ in range(60):
-        costs.observe(1, 0.02)
-    assert costs.seconds(1) == pytest.approx(0.02, rel=0.02)
-    assert costs.seconds(9) == pytest.approx(0.04, rel=0.4)
+        costs.observe(1, 0.05)
+    assert costs.seconds(9) >= costs.seconds(5) >= costs.seconds(1)
+    assert costs.seconds(1) == pytest.approx(0.05, rel=0.05)
+    for _ in range(100):
+        costs.observe(9, 0.02)
+    assert costs.seconds(1) <= costs.seconds(9) == pytest.approx(0.02, rel=0.05)
 
 
 def test_the_shape_follows_passes_of_different_sizes() -> None:
