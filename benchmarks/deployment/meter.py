@@ -16,6 +16,7 @@ from benchmarks.simulation.acceptance_dial import AcceptanceDial
 from benchmarks.simulation.clock import wait_until
 from benchmarks.simulation.profile import DeviceModel, PassShape
 from specdec.models.loading import LoadedModel
+from specdec.runner.attention import row_depths
 from specdec.runner.runner import ModelRunner, Work
 
 Forward = Callable[[Sequence[Work]], list[torch.Tensor]]
@@ -58,6 +59,7 @@ class PassMeter:
         """Run one pass in its turn; see `ModelRunner.forward`."""
         shape = PassShape.of((len(work.token_ids), work.cache.length) for work in batch)
         planned = self._time_scale * self._device.seconds(shape) if self._device is not None else 0.0
+        positions = [_positions(work) for work in batch] if self._dial is not None else []
         with self._turns:
             started, cpu_began = time.perf_counter(), time.thread_time()
             self._model_cpu_seconds = 0.0
@@ -66,7 +68,7 @@ class PassMeter:
             if logits and logits[0].is_cuda:
                 torch.cuda.synchronize()
             if self._dial is not None:
-                self._dial.turn(logits)
+                self._dial.turn(logits, positions)
             computing = time.perf_counter() - started
             wait_until(started + planned)
             ended = time.perf_counter()
@@ -89,6 +91,13 @@ class PassMeter:
 
     def _leave_model(self, model: torch.nn.Module, inputs: Any, output: Any) -> None:
         self._model_cpu_seconds = time.thread_time() - self._model_began
+
+
+def _positions(work: Work) -> list[int]:
+    """Of the tokens that follow the rows whose logits are wanted, before they are run."""
+    num_rows = len(work.token_ids)
+    depths = row_depths(num_rows, work.parents)
+    return [work.cache.length + depth + 1 for depth in depths[num_rows - work.num_logits :]]
 
 
 def metered_runner(meter: PassMeter) -> type[ModelRunner]:

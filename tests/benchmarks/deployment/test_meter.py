@@ -78,6 +78,23 @@ def test_the_dial_turns_what_the_engine_gets(tmp_path: Path) -> None:
         assert int(row.argmax()) == int(untouched.topk(2).indices[1])
 
 
+def test_nodes_of_a_tree_that_are_of_one_position_have_the_same_luck(tmp_path: Path) -> None:
+    dial = AcceptanceDial(0.5)
+    right = next(place for place in range(4, 40) if dial.is_right(place) and not dial.is_right(place + 1))
+    runs = []
+    for used in (dial, None):
+        runner = metered_runner(PassMeter(PassLog(tmp_path / "log"), DeviceTurns(), dial=used))(
+            tiny_llama(), TINY_VOCAB_SIZE
+        )
+        cache = SequenceCache()
+        runner.forward([Work(cache, list(range(3, 3 + right - 1)), 0)])
+        # Both siblings are at position right - 1, so the token behind each is for `right`; the next one is not.
+        runs.append(runner.forward([Work(cache, [7, 8, 9], 3, [-1, -1, 1])])[0])
+    turned, untouched = runs
+    assert torch.equal(turned[:2], untouched[:2])
+    assert int(turned[2].argmax()) == int(untouched[2].topk(2).indices[1])
+
+
 def test_a_pass_that_fails_lets_go_of_the_device(tmp_path: Path) -> None:
     turns = DeviceTurns()
     meter = PassMeter(PassLog(tmp_path / "log"), turns)
