@@ -23,16 +23,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring.machine import machine_facts
+from draft_service.feature_runner import make_runner
 from draft_service.shipped_drafts import shipped_drafts
 from draft_service.trained_draft import load_trained_draft
 from draft_service.training.report import HELD_OUT, OVERALL
-from draft_service.training.step_times import step_seconds
+from draft_service.training.step_times import Pass, step_seconds
 from specdec.models.errors import ModelError
 from specdec.models.loading import load_model
 from specdec.runner.runner import ModelRunner
 from specdec.settings import DEFAULT_MODEL
 
 _TARGET = "target"
+_WINDOW = 4
+"""Draft steps that are timed in a row."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,14 @@ def measure(directories: Mapping[str, Path], model: str, device: str) -> dict[tu
     Raises:
         ModelError: a model cannot be loaded, or a draft is for another target.
     """
-    target = load_model(model, device=device)
+    target = load_model(model, device=device, linear_kernel="auto")
     drafts = {
         name: load_trained_draft(str(directory), target=model, device=device) for name, directory in directories.items()
     }
     counts = {entry["num_draft_tokens"] for path in directories.values() for entry in _report(path)["acceptance"]}
-    passes = [(name, ModelRunner(draft.model, draft.info.vocab_size), 1) for name, draft in drafts.items()]
+    passes = [Pass(name, make_runner(draft), 1, in_a_row=_WINDOW) for name, draft in drafts.items()]
     runner = ModelRunner(target.model, target.info.vocab_size)
-    passes += [(_TARGET, runner, rows) for rows in sorted({1, *(count + 1 for count in counts)})]
+    passes += [Pass(_TARGET, runner, rows) for rows in sorted({1, *(count + 1 for count in counts)})]
     return step_seconds(passes, target.info.max_context_length)
 
 

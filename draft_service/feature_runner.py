@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from draft_service.state_guess import StateGuess, state_guess
+from draft_service.state_guess import StateGuess, replace_states, state_guess
 from specdec.models.loading import LoadedModel
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
@@ -41,39 +41,52 @@ class FeatureRunner(ModelRunner):
     def __init__(self, model: PreTrainedModel, vocab_size: int, guess: StateGuess) -> None:
         super().__init__(model, vocab_size)
         self._guess = guess
-        self._hidden_size: int = model.config.hidden_size
+        self._embed: Any = model.get_input_embeddings()
+        self._token_ids = torch.empty(0)
+        self._batch: Sequence[Work] = ()
+        replace_states(model, guess.layer, self._states)
 
     def blank_step(self, cache: SequenceCache, num_rows: int) -> FeatureWork:
         """A step that costs what a step of drafting does, for measuring."""
         return FeatureWork(cache, [0] * num_rows, num_rows)
 
     def _inputs(self, token_ids: torch.Tensor, batch: Sequence[Work]) -> dict[str, torch.Tensor]:
-        embed: Any = self._model.get_input_embeddings()
-        blank = embed.weight.new_zeros((1, self._hidden_size))
-        states, before, ends = [], [], []
+        self._token_ids, self._batch = token_ids, batch
+        return {"input_ids": token_ids}
+
+    def _states(self, lower: torch.Tensor) -> torch.Tensor:
+        """What the upper layers read; both (1, rows, hidden_size)."""
+        if not self._guess.layer:
+            lower = self._embed(self._token_ids)
+        states = torch.zeros_like(lower[0])
+        before = torch.zeros_like(states)
         guessed: list[int] = []
         end = 0
-        for work in batch:
-            count = len(work.token_ids)
-            given = work if isinstance(work, FeatureWork) else FeatureWork(work.cache, work.token_ids, 0)
-            own = blank.expand(count, -1) if given.states is None else given.states.to(blank)
-            first = blank if given.before is None else given.before.to(blank)[None]
-            states.append(own)
-            before.append(torch.cat([first, own[:-1]]))
-            if given.is_known is None:
-                guessed.extend(range(end, end + count))
+        for work in self._batch:
+            start, end = end, end + len(work.token_ids)
+            is_known = work.is_known if isinstance(work, FeatureWork) else None
+            if is_known is None:
+                guessed.extend(range(start, end))
             else:
-                guessed.extend(end + row for row in (~given.is_known).nonzero()[:, 0].tolist())
-            end += count
-            ends.append(end)
-        rows = torch.cat(states)
-        if guessed:
-            index = torch.tensor(guessed, device=rows.device)
-            rows[index] = self._guess(embed(token_ids[0, index]), torch.cat(before)[index])
-        for work, behind in zip(batch, ends, strict=True):
+                guessed.extend((start + (~is_known).nonzero()[:, 0]).tolist())
             if isinstance(work, FeatureWork):
-                work.last_state = rows[behind - 1]
-        return {"inputs_embeds": rows[None]}
+                if work.states is not None:
+                    states[start:end] = work.states
+                    before[start + 1 : end] = work.states[:-1]
+                if work.before is not None:
+                    before[start] = work.before
+        if len(guessed) == end:
+            states = self._guess(lower[0], before)
+        elif guessed:
+            index = torch.tensor(guessed, device=states.device)
+            states[index] = self._guess(lower[0, index], before[index])
+        end = 0
+        for work in self._batch:
+            end += len(work.token_ids)
+            if isinstance(work, FeatureWork):
+                work.last_state = states[end - 1]
+        self._batch = ()
+        return states[None]
 
 
 def make_runner(draft: LoadedModel) -> ModelRunner:

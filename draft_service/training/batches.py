@@ -24,7 +24,7 @@ class Batch:
     rows: torch.Tensor  # (laws,), int64: row of the flattened texts whose logits each law is of
     draft_ids: torch.Tensor  # (laws, top), int64: index in the draft vocabulary, or -1
     logprobs: torch.Tensor  # (laws, top), float32, of the target
-    features: torch.Tensor | None = None  # (texts, length, states, hidden_size), float32, zeros where there are none
+    features: torch.Tensor | None = None  # (texts, length, states, hidden_size), float32; the last is 0 where unknown
 
     @property
     def num_laws(self) -> int:
@@ -124,7 +124,9 @@ class BatchMaker:
         for place, sample in enumerate(samples):
             if sample.features is not None:
                 first = int(forgotten.get(sample.index, 0.0) * len(sample.features))
-                padded[place, first : len(sample.features)] = sample.features[first:].to(self._device)
+                padded[place, : len(sample.features)] = sample.features.to(self._device)
+                # What lower layers give, the draft has from its own.
+                padded[place, :first, -1] = 0.0
         return padded
 
 

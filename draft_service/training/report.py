@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from draft_service.feature_runner import make_runner
-from draft_service.training.rounds import RoundCounts, draft_matches, write_answers
-from draft_service.training.step_times import step_seconds
+from draft_service.training.rounds import RoundCounts, replay_rounds, write_answers
+from draft_service.training.step_times import Pass, step_seconds
 from specdec.models.loading import LoadedModel
 from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner
@@ -20,6 +20,8 @@ HELD_OUT = "held-out"
 """Category of prompts that the target wrote itself; the overall numbers are of all others."""
 _MAX_NEW_TOKENS = 128
 _NUM_SEQUENCES = 64
+_TIMED_WINDOW = 4
+"""Steps of the draft in a row, as a window has them: the first one finds the target's weights in the caches."""
 
 
 def measure_draft(
@@ -65,12 +67,11 @@ def measure_draft(
                 num_sequences=_NUM_SEQUENCES,
                 feature_states=feature_states,
             )
-            for prompt, answer in zip(of_category, answers, strict=True):
-                matches = draft_matches(draft, prompt, answer, params, max(NUM_DRAFT_TOKENS))
-                for num_draft_tokens in NUM_DRAFT_TOKENS:
-                    for name in (category,) if category == HELD_OUT else (category, OVERALL):
-                        key = (name, num_draft_tokens)
-                        counts.setdefault(key, RoundCounts(num_draft_tokens)).replay(matches)
+            for num_draft_tokens in NUM_DRAFT_TOKENS:
+                found = replay_rounds(draft_runner, of_category, answers, params, num_draft_tokens, draft.model.device)
+                counts[category, num_draft_tokens] = found
+                if category != HELD_OUT:
+                    counts.setdefault((OVERALL, num_draft_tokens), RoundCounts(num_draft_tokens)).merge(found)
         for (category, num_draft_tokens), of_rounds in sorted(counts.items()):
             round_seconds = num_draft_tokens * times["draft"]["1"] + times["target"][str(num_draft_tokens + 1)]
             speedup = of_rounds.mean_acceptance_length * times["target"]["1"] / round_seconds
@@ -91,7 +92,7 @@ def measure_draft(
 
 def _step_seconds(draft: ModelRunner, target: ModelRunner, max_length: int) -> dict[str, dict[str, float]]:
     windows = [1, *(count + 1 for count in NUM_DRAFT_TOKENS)]
-    passes = [("draft", draft, 1), *(("target", target, rows) for rows in windows)]
+    passes = [Pass("draft", draft, 1, in_a_row=_TIMED_WINDOW), *(Pass("target", target, rows) for rows in windows)]
     medians: dict[str, dict[str, float]] = {"draft": {}, "target": {}}
     for (name, rows), seconds in step_seconds(passes, max_length).items():
         medians[name][str(rows)] = round(seconds, 6)

@@ -6,15 +6,12 @@ positions, whether the draft would have chosen the same token there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from draft_service.state_guess import state_guess
-from draft_service.training.unrolled import ATTENTION_NAME as UNROLLED
-from draft_service.training.unrolled import unrolled_logits
-from specdec.models.loading import LoadedModel
+from draft_service.feature_runner import FeatureRunner, FeatureWork
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
@@ -29,28 +26,26 @@ class RoundCounts:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    accepted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(init=False)
     """Of each place in the window: rounds whose draft token there was accepted."""
 
-    def replay(self, matches: Sequence[Sequence[bool]]) -> None:
-        """Add the rounds of one text. Its first token comes with the prefill, without a draft.
+    def __post_init__(self) -> None:
+        self.accepted_at = [0] * self.num_draft_tokens
 
-        Args:
-            matches: of each of its tokens, whether the draft would have chosen it there as the first token of a window,
-                as the second, and so on; the last of them stands for all that follow.
-        """
-        self.accepted_at = self.accepted_at or [0] * self.num_draft_tokens
-        start = 1
-        while start < len(matches):
-            steps = matches[start : start + self.num_draft_tokens]
-            window = [step[min(place, len(step) - 1)] for place, step in enumerate(steps)]
-            accepted = next((place for place, match in enumerate(window) if not match), len(window))
-            self.rounds += 1
-            self.drafted += len(window)
-            self.accepted += accepted
-            for place in range(accepted):
-                self.accepted_at[place] += 1
-            start += accepted + 1
+    def add(self, num_drafted: int, num_accepted: int) -> None:
+        """Count one more round."""
+        self.rounds += 1
+        self.drafted += num_drafted
+        self.accepted += num_accepted
+        for place in range(num_accepted):
+            self.accepted_at[place] += 1
+
+    def merge(self, other: RoundCounts) -> None:
+        """Count the rounds of others with the same K too."""
+        self.rounds += other.rounds
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.accepted_at = [sum(pair) for pair in zip(self.accepted_at, other.accepted_at, strict=True)]
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -126,44 +121,96 @@ def write_answers(
     return answers
 
 
-def draft_matches(
-    draft: LoadedModel, prompt: Sequence[int], answer: Answer, params: SamplingParams, num_steps: int
-) -> list[list[bool]]:
-    """Of each token of an answer, whether the draft chooses it there, as the first token of a window, the second, ...
+def replay_rounds(
+    runner: ModelRunner,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Answer],
+    params: SamplingParams,
+    num_draft_tokens: int,
+    device: torch.device,
+) -> RoundCounts:
+    """The rounds that the services would have to write some answers, all of them at the same time.
+
+    The first token of an answer comes with the prefill, without a draft.
 
     Args:
-        draft: with logits over the target's vocabulary.
-        prompt: what is answered.
-        answer: with features, if the draft reads them.
+        runner: runs the draft.
+        prompts: what is answered.
+        answers: with features, if the draft reads them.
         params: the rules.
-        num_steps: how far to look ahead; a draft that reads tokens alone guesses the same in every step.
+        num_draft_tokens: K.
+        device: of the draft.
     """
-    text = [*prompt, *answer.token_ids]
-    chooser = TokenChooser(params, len(prompt), draft.model.device)
-    matches: list[list[bool]] = [[] for _ in answer.token_ids]
-    for logits in _answer_logits(draft, text, len(answer.token_ids), answer.features, num_steps):
-        for place, (row, token) in enumerate(zip(logits, answer.token_ids, strict=True)):
-            matches[place].append(chooser.choose(row, text[: len(prompt) + place]) == token)
-    return matches
+    counts = RoundCounts(num_draft_tokens)
+    running = [
+        _Replay(
+            [*prompt, *answer.token_ids], len(prompt) + 1, answer.features, TokenChooser(params, len(prompt), device)
+        )
+        for prompt, answer in zip(prompts, answers, strict=True)
+        if len(answer.token_ids) > 1
+    ]
+    while running:
+        while drafting := [replay for replay in running if replay.num_wanted(num_draft_tokens)]:
+            batch = [replay.work(reads_features=isinstance(runner, FeatureRunner)) for replay in drafting]
+            for replay, work, rows in zip(drafting, batch, runner.forward(batch), strict=True):
+                replay.take(rows[0], work)
+        for replay in running:
+            counts.add(len(replay.drafted), replay.finish_round())
+        running = [replay for replay in running if replay.length < len(replay.text)]
+    return counts
 
 
-@torch.inference_mode()
-def _answer_logits(
-    draft: LoadedModel, text: Sequence[int], length: int, features: Sequence[torch.Tensor], num_steps: int
-) -> Iterator[torch.Tensor]:
-    """Logits at the last `length` tokens of a text, of each step of drafting; (length, vocab_size)."""
-    guess = state_guess(draft.model)
-    if guess is None:
-        runner = ModelRunner(draft.model, draft.info.vocab_size)
-        yield runner.forward([Work(SequenceCache(), text[:-1], num_logits=length)])[0]
-        return
-    backend = draft.model.config._attn_implementation
-    draft.model.set_attn_implementation(UNROLLED)
-    try:
-        token_ids = torch.tensor([text[:-1]], device=draft.model.device)
-        rows = torch.arange(len(text) - 1 - length, len(text) - 1, device=draft.model.device)
-        known = torch.cat(list(features))[None].to(draft.model.device, draft.model.dtype)
-        for logits in unrolled_logits(draft.model, guess, token_ids, known, rows, num_steps):
-            yield logits.float()
-    finally:
-        draft.model.set_attn_implementation(backend)
+@dataclass(eq=False)
+class _Replay:
+    """A text, of which some tokens are committed."""
+
+    text: list[int]
+    length: int
+    """Committed tokens."""
+    features: Sequence[torch.Tensor]
+    chooser: TokenChooser
+    drafted: list[int] = field(default_factory=list)
+    _cache: SequenceCache = field(default_factory=SequenceCache)
+    _last_state: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        # Of every token but the last.
+        self._states = torch.cat(list(self.features))[:, -1] if self.features else torch.empty(0)
+
+    def num_wanted(self, num_draft_tokens: int) -> int:
+        """How many tokens are still to be drafted in this round."""
+        return min(num_draft_tokens, len(self.text) - self.length) - len(self.drafted)
+
+    def work(self, *, reads_features: bool) -> Work:
+        """The next forward pass of the draft."""
+        first = self._cache.length
+        pending = [*self.text[: self.length], *self.drafted][first:]
+        if not reads_features:
+            return Work(self._cache, pending, 1)
+        work = FeatureWork(self._cache, pending, 1)
+        # The target has not run the last committed token yet.
+        num_known = max(0, self.length - 1 - first)
+        work.is_known = torch.arange(len(pending)) < num_known
+        work.states = torch.zeros((len(pending), self._states.shape[1]))
+        work.states[:num_known] = self._states[first : first + num_known]
+        if first >= self.length:
+            work.before = self._last_state
+        elif first:
+            work.before = self._states[first - 1]
+        return work
+
+    def take(self, logits: torch.Tensor, work: Work) -> None:
+        """Draft one more token."""
+        self.drafted.append(self.chooser.choose(logits, [*self.text[: self.length], *self.drafted]))
+        if isinstance(work, FeatureWork):
+            self._last_state = work.last_state
+
+    def finish_round(self) -> int:
+        """Commit what the target would; returns how many draft tokens are right."""
+        right = zip(self.drafted, self.text[self.length :], strict=False)
+        accepted = next((place for place, (token, truth) in enumerate(right) if token != truth), len(self.drafted))
+        # What was made of guesses is run again, of states.
+        self._cache.truncate(min(self._cache.length, self.length - 1))
+        self.length += accepted + 1
+        self.drafted = []
+        return accepted

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from draft_service.draft_origin import DraftOrigin
 from draft_service.state_guess import state_guess
-from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
+from draft_service.target_tensors import read_embeddings, sha256_of
+from draft_service.trained_draft import draft_files
 from draft_service.training.batches import BatchMaker
 from draft_service.training.conversation import Conversation
 from draft_service.training.corpus import Corpus
@@ -25,7 +27,7 @@ from draft_service.training.report import HELD_OUT
 from draft_service.training.samples import NUM_TOP, Sample, SampleStore
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.shared_text import SharedText
-from draft_service.training.student import choose_layers, choose_upper_layers, make_student
+from draft_service.training.student import StudentLayers, make_student, student_config
 from draft_service.training.trainer import Trainer
 from draft_service.training.vocabulary import choose_draft_vocab, kept_draft_vocab, token_mass
 from draft_service.training.workplace import check_same, exclusive
@@ -49,7 +51,7 @@ _OWN_FROM = 0.5
 _OWN_AT_ONCE = 64
 _CHECKPOINT_SECONDS = 180.0
 _NUM_FITTED = 1024
-_NUM_MEASURED = 64
+_NUM_MEASURED = 24
 _NUM_HELD_OUT_PROMPTS = 24
 _BYTES_PER_TOKEN = 5 * NUM_TOP
 
@@ -70,7 +72,7 @@ def train_draft(settings: TrainingSettings) -> None:
         run = TrainingRun(settings, target, prompts, work, tell)
         run.train()
         # What it is measured with is the target as it is served.
-        served = target if settings.dtype == "auto" else load_model(settings.target, device=settings.device)
+        served = load_model(settings.target, device=settings.device, linear_kernel="auto")
         run.publish(served, report_prompts)
     _logger.info("the draft lies in %s; %s can be deleted", settings.out, work)
 
@@ -97,23 +99,21 @@ class TrainingRun:
         self._work = work
         self._tell = tell
         self._conversation = Conversation.of(target.tokenizer_files)
-        num_layers = target.model.config.num_hidden_layers
-        layers = choose_upper_layers(settings.upper_layers, num_layers)
-        # Behind the layer below the first of them.
-        features = layers[:1]
-        if not layers:
-            layers = choose_layers(settings.layers, num_layers)
-        if settings.own_samples and features:
-            raise ModelError(
-                "a draft that reads the target's states writes no text of its own; leave --own-samples out, or give "
-                "--upper-layers 0"
-            )
+        self._layers = StudentLayers.choose(settings, target.model.config.num_hidden_layers)
+        features, text_features = self._layers.features, self._layers.text_features
         hidden_states = HiddenStates(target.model) if features else None
         if hidden_states is not None:
-            hidden_states.watch(features)
-        embeddings = read_embeddings(provide_model(settings.target, default_report()), target.model)
+            hidden_states.watch(text_features)
+        self._target_directory = provide_model(settings.target, default_report())
+        embeddings = read_embeddings(self._target_directory, target.model)
         self._origin = DraftOrigin(
-            settings.target, target.info.tokenizer_hash, sha256_of(embeddings), layers, features, settings.seed
+            settings.target,
+            target.info.tokenizer_hash,
+            sha256_of(embeddings),
+            self._layers.layers,
+            self._layers.num_lower,
+            features,
+            settings.seed,
         )
         target_facts = {
             "tokenizer_hash": self._origin.tokenizer_hash,
@@ -121,13 +121,14 @@ class TrainingRun:
         }
         student_facts = {
             "seed": settings.seed,
-            "layers": layers,
+            "layers": self._layers.layers,
+            "trained_layers": settings.trained_layers,
             "features": features,
             "draft_vocab_size": settings.draft_vocab_size,
         }
         self._text_facts: dict[str, object] = {
             "num_prompts": len(prompts),
-            "text_features": features,
+            "text_features": text_features,
             "max_answer_tokens": settings.max_answer_tokens,
             # None: the run's own.
             "text_seed": None,
@@ -137,10 +138,11 @@ class TrainingRun:
         if settings.data is not None:
             self._shared = SharedText.load(settings.data, target_facts, settings.tokens)
             self._text_facts = self._shared.facts
-            if features and self._text_facts["text_features"] != list(features):
+            if features and self._text_facts["text_features"] != list(text_features):
                 raise ModelError(
-                    f"the text in {settings.data} was written with features {self._text_facts['text_features']}, and "
-                    f"the draft is to read {list(features)}; give the same --upper-layers, or 0"
+                    f"the text in {settings.data} was written with hidden states "
+                    f"{self._text_facts['text_features']}, and the draft is to read {list(text_features)}; give the "
+                    "same --upper-layers and --lower-layers, or 0 upper ones"
                 )
         check_same(work / "run.json", {**target_facts, **student_facts, **self._text_facts})
         score_in_float32(target.model)
@@ -153,7 +155,7 @@ class TrainingRun:
             num_sequences=settings.num_sequences,
             max_answer_tokens=settings.max_answer_tokens,
             max_length=target.info.max_context_length,
-            feature_states=features,
+            feature_states=text_features,
         )
         self._corpus = Corpus(SampleStore(work / "data"), writer, self._shared.samples if self._shared else ())
         num_tokens = 0 if self._shared else max(0, settings.tokens - self._corpus.num_tokens)
@@ -210,9 +212,11 @@ class TrainingRun:
         for prompt in report_prompts:
             prompts.setdefault(prompt.category, []).append(self._conversation.prompt(prompt.text))
         mass = token_mass(self._corpus.samples, target.info.vocab_size)
+        config = student_config(target.model.config, self._origin.layers)
+        config.tie_word_embeddings = False
         publish(
             settings.out,
-            draft_files(trainer.student, trainer.draft_vocab, self._origin),
+            draft_files(trainer.student, trainer.draft_vocab, self._origin, config, self._target_directory),
             {
                 "target": settings.target,
                 "layers": self._origin.layers,
@@ -225,7 +229,7 @@ class TrainingRun:
                 "text_hours": round(self._shared.seconds / 3600, 4) if self._shared else None,
                 "hours": round(self._seconds / 3600, 4),
                 "seed": settings.seed,
-                "learning_rate": settings.learning_rate,
+                "learning_rate": settings.highest_rate,
                 "settings": settings.recorded(),
                 "history": progress.history,
             },
@@ -292,7 +296,11 @@ class TrainingRun:
                 # What a student has that the target has not begins at random.
                 torch.manual_seed(settings.seed)
                 student = make_student(
-                    model, self._origin.layers, draft_vocab, reads_states=bool(self._origin.features)
+                    model,
+                    self._layers.own,
+                    draft_vocab,
+                    reads_states=self._layers.reads_states,
+                    num_trained_layers=settings.trained_layers,
                 )
             self._trainer = Trainer(
                 student,
@@ -300,7 +308,7 @@ class TrainingRun:
                 self._batch_maker,
                 dtype=model.dtype,
                 num_steps=settings.steps,
-                learning_rate=settings.learning_rate,
+                learning_rate=settings.highest_rate,
                 seed=settings.seed,
                 directory=self._work,
             )

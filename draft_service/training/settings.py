@@ -10,6 +10,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from specdec.settings import DEFAULT_MODEL
 
+_GUESS_RATE, _LAYERS_RATE = 1e-3, 3e-4
+
 
 class TrainingSettings(BaseSettings):
     """Trains a draft model for a target, on text that the target writes. Run it again after a kill: it goes on."""
@@ -41,8 +43,20 @@ class TrainingSettings(BaseSettings):
     upper_layers: int | None = Field(
         None,
         ge=0,
-        description="How many upper layers of the target make up the draft, which reads the target's own hidden state "
-        "below them; unset: five, of a small target a quarter. 0: the draft reads tokens alone, and has --layers.",
+        description="How many upper layers of the target the draft has, which read the target's own hidden state below "
+        "them; unset: 7 of 15. 0: the draft reads tokens alone, and has --layers.",
+    )
+    lower_layers: int | None = Field(
+        None,
+        ge=0,
+        description="How many lower layers of the target it has besides, from which the state is guessed where the "
+        "target has none yet; unset: 1 of 15.",
+    )
+    trained_layers: int = Field(
+        0,
+        ge=0,
+        description="How many of the upper layers are trained, from the lowest on, and stored with the draft. The "
+        "others are the target's, and read from its files. Worth it where there are few.",
     )
     layers: str = Field(
         "",
@@ -71,7 +85,18 @@ class TrainingSettings(BaseSettings):
         2, ge=1, le=16, description="Steps of drafting that a draft with features is trained to look ahead."
     )
     batch_tokens: int = Field(2048, ge=8, description="Tokens of one training step.")
-    learning_rate: float = Field(3e-4, gt=0, description="Highest learning rate.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Highest learning rate; unset: 0.001 where only the guess of states is trained, else 0.0003.",
+    )
+
+    @property
+    def highest_rate(self) -> float:
+        """The learning rate that is used."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return _LAYERS_RATE if self.trained_layers or self.upper_layers == 0 else _GUESS_RATE
 
     def recorded(self) -> dict[str, Any]:
         """The settings by which the draft can be trained again, as JSON values: all but those of places."""

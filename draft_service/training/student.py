@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +12,57 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from draft_service.draft_vocabulary import restrict_head
 from draft_service.state_guess import NAME, StateGuess, guess_width
+from draft_service.training.settings import TrainingSettings
 from draft_service.training.unrolled import ATTENTION_NAME as UNROLLED
 from specdec.models.errors import ModelError
 from specdec.runner.hidden_states import NoPlainLayersError, layer_list
 
 _FEW_LAYERS = 8
+
+
+@dataclass(frozen=True)
+class StudentLayers:
+    """Which layers of the target a student is made of."""
+
+    layers: tuple[int, ...]
+    num_lower: int
+    """How many of them are below the ones that read states."""
+    reads_states: bool
+
+    @classmethod
+    def choose(cls, settings: TrainingSettings, num_layers: int) -> StudentLayers:
+        """As settings want them.
+
+        Args:
+            settings: of the run.
+            num_layers: of the target.
+
+        Raises:
+            ModelError: there are no such layers, or the student is asked for what it cannot do.
+        """
+        num_lower, layers = choose_states_layers(settings.upper_layers, settings.lower_layers, num_layers)
+        if layers and settings.own_samples:
+            raise ModelError(
+                "a draft that reads the target's states writes no text of its own; leave --own-samples out, or give "
+                "--upper-layers 0"
+            )
+        return cls(layers or choose_layers(settings.layers, num_layers), num_lower, bool(layers))
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Those that the student has while it is trained: what the lower ones give is known then."""
+        return self.layers[self.num_lower :]
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Hidden states that the draft reads of the target."""
+        # A state has the number of the layer that gives it, counted from 1: that of the next one counted from 0.
+        return self.own[:1] if self.reads_states else ()
+
+    @property
+    def text_features(self) -> tuple[int, ...]:
+        """Hidden states that are kept of every text: those, and what the lower layers give."""
+        return ((self.num_lower,) if self.num_lower else ()) + self.features
 
 
 def choose_layers(setting: str, num_layers: int) -> tuple[int, ...]:
@@ -42,27 +89,39 @@ def choose_layers(setting: str, num_layers: int) -> tuple[int, ...]:
     return layers
 
 
-def choose_upper_layers(setting: int | None, num_layers: int) -> tuple[int, ...]:
-    """The layers of the target that a student begins with which reads the target's states below them.
+def choose_states_layers(upper: int | None, lower: int | None, num_layers: int) -> tuple[int, tuple[int, ...]]:
+    """The layers of the target that make up a student which reads the target's states.
 
     Args:
-        setting: how many; None: five, a quarter of a small target. 0: the student reads tokens alone.
+        upper: how many of its upper layers; None: 7 of 15. 0: the student reads tokens alone.
+        lower: how many of its lower layers; None: 1 of 15.
         num_layers: of the target.
 
+    Returns:
+        How many lower ones, and the numbers of all; of none at all, if the student reads tokens alone.
+
     Raises:
-        ModelError: there would be none below them.
+        ModelError: they would leave none between them.
     """
-    count = max(1, min(5, num_layers // 4)) if setting is None else setting
-    if count >= num_layers:
+    if upper == 0:
+        return 0, ()
+    num_upper = max(1, num_layers * 7 // 15) if upper is None else upper
+    num_lower = num_layers // 15 if lower is None else lower
+    if num_lower + num_upper >= num_layers:
         raise ModelError(
-            f"the target has {num_layers} layers, so {count} upper ones leave none below them; give at most "
-            f"{num_layers - 1} with --upper-layers"
+            f"the target has {num_layers} layers, so {num_upper} upper and {num_lower} lower ones leave none between "
+            "them; give fewer with --upper-layers or --lower-layers"
         )
-    return tuple(range(num_layers - count, num_layers))
+    return num_lower, (*range(num_lower), *range(num_layers - num_upper, num_layers))
 
 
 def make_student(
-    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, *, reads_states: bool = False
+    target: PreTrainedModel,
+    layers: Sequence[int],
+    draft_vocab: torch.Tensor,
+    *,
+    reads_states: bool = False,
+    num_trained_layers: int = 0,
 ) -> PreTrainedModel:
     """The untrained student in float32, on the target's device, with its embeddings frozen.
 
@@ -70,7 +129,10 @@ def make_student(
         target: whose values it begins with.
         layers: numbers of the target's layers, increasing.
         draft_vocab: (draft_vocab_size,), int64, the token ids that its head scores.
-        reads_states: whether it reads the target's states below these layers, or tokens alone.
+        reads_states: whether it reads the target's states below these layers, or tokens alone. If it does, only its
+            guess of states is trained: its layers see what they saw in the target.
+        num_trained_layers: of a student that reads states, how many of its layers are trained nevertheless, from the
+            lowest on.
 
     Raises:
         ModelError: the target's module is not made of a plain list of layers.
@@ -99,24 +161,15 @@ def make_student(
         )
     restrict_head(student, draft_vocab)
     if reads_states:
-        student.add_module(NAME, StateGuess(config.hidden_size, guess_width(config), target.device))
-        # Its rows are the target's own: to train them on little text blurs those of rare tokens.
-        student.get_output_embeddings().requires_grad_(requires_grad=False)
-        _forget_positions(student)
+        student.requires_grad_(requires_grad=False)
+        student.add_module(NAME, StateGuess(config.hidden_size, guess_width(config), device=target.device))
+        for layer in list(student.get_submodule(layer_list(student)))[:num_trained_layers]:
+            layer.requires_grad_(requires_grad=True)
     student.get_input_embeddings().requires_grad_(requires_grad=False)
     # Never in training mode: dropout would only blur the target's laws.
     student.train(mode=False)
     made: PreTrainedModel = student
     return made
-
-
-@torch.no_grad()
-def _forget_positions(student: PreTrainedModel) -> None:
-    """Have a model add no embeddings of positions (GPT-2) to what it reads: they are in the target's states already."""
-    for module in student.modules():
-        if isinstance(module, torch.nn.Embedding) and module is not student.get_input_embeddings():
-            module.weight.zero_()
-            module.requires_grad_(requires_grad=False)
 
 
 def student_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedConfig:

@@ -14,9 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from transformers import PreTrainedModel
 
+from draft_service.state_guess import state_guess
 from draft_service.trained_draft import own_tensors
 from draft_service.training.batches import Batch, BatchMaker
-from draft_service.training.distillation import Closeness, distillation_loss, student_logits
+from draft_service.training.distillation import Closeness, distillation_loss, state_loss, student_logits
 from draft_service.training.samples import Sample
 from draft_service.training.storage import write_whole
 from specdec.models.errors import ModelError
@@ -26,6 +27,8 @@ _LOWEST_RATE = 0.05
 """Of the learning rate, at the end."""
 _GRADIENT_NORM = 1.0
 _STEP_WEIGHT = 0.8
+_STATES_SHARE = 0.6
+"""Of the run, in which a student with features learns the target's states; then it learns what they are good for."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -102,7 +105,7 @@ class Trainer:
             rate = self._learning_rate * self._rate_factor(share_done)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
-            loss = self._loss(batch)
+            loss = self._loss(batch, share_done)
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), _GRADIENT_NORM)
@@ -112,10 +115,13 @@ class Trainer:
             losses.append(float(loss.detach()))
         return sum(losses) / len(losses)
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
+    def _loss(self, batch: Batch, share_done: float) -> torch.Tensor:
         """Mean over the steps; a later one counts less, as fewer windows get there."""
-        steps = student_logits(self.student, batch, self._dtype, self._num_steps)
-        losses = [distillation_loss(logits, batch) for logits in steps]
+        if state_guess(self.student) is not None and share_done < _STATES_SHARE:
+            losses = state_loss(self.student, batch, self._dtype, self._num_steps)
+        else:
+            steps = student_logits(self.student, batch, self._dtype, self._num_steps)
+            losses = [distillation_loss(logits, batch) for logits in steps]
         weights = [_STEP_WEIGHT**step for step in range(len(losses))]
         return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
 

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 
-from draft_service.state_guess import StateGuess
+from draft_service.state_guess import StateGuess, replace_states
 
 ATTENTION_NAME = "specdec_unrolled"
 """Name of the attention that a student needs for it."""
@@ -110,10 +110,11 @@ def unrolled_logits(
     """Logits of the steps 1, 2, ... in turn, as the draft's head gives them; (len(rows), scored tokens).
 
     Args:
-        draft: with the attention of this module.
+        draft: a student with the attention of this module: upper layers alone.
         guess: its own.
         token_ids: (texts, length), int64.
-        features: (texts, length, 1, hidden_size), of each position; zeros where there are none.
+        features: (texts, length, states, hidden_size), of each position; of two states the first is what lower layers
+            give, and the last is what upper ones read: zeros where it is not known.
         rows: (rows,), int64: of the flattened texts, those whose logits are wanted.
         num_steps: how many draft tokens are looked ahead.
     """
@@ -128,27 +129,43 @@ def unrolled_logits(
     first = max(0, int((rows % length).min()) - num_steps + 1)
     picked = rows // length * (length - first) + rows % length - first
     unrolled = Unrolled(length, first)
-    embeddings = draft.get_input_embeddings()(token_ids)
-    known = features[:, :, 0]
+    lower = features[:, :, 0] if features.shape[2] > 1 else draft.get_input_embeddings()(token_ids)
+    known = features[:, :, -1]
     before = functional.pad(known, (0, 0, 1, 0))[:, :-1]
     # Where the target's state is not known, as after a prefix hit, a guess stands for it here as in the service.
     is_known = known.any(-1, keepdim=True)
     with torch.no_grad():
-        read = (
-            known if bool(is_known[:, :-1].all()) else torch.where(is_known, known, guess(embeddings, before).float())
-        )
-        draft.base_model(inputs_embeds=read, use_cache=False, unrolled=unrolled)
-    embeddings, before = embeddings[:, first:], before[:, first:]
+        read = known if bool(is_known[:, :-1].all()) else torch.where(is_known, known, guess(lower, before).float())
+        _read(draft, read, draft.base_model, inputs_embeds=read, use_cache=False, unrolled=unrolled)
+    lower, before = lower[:, first:], before[:, first:]
     position_ids = torch.arange(first, length, device=token_ids.device).expand(num_texts, -1)
     hook = draft.base_model.register_forward_hook(pick)
     try:
         for step in range(1, num_steps + 1):
             unrolled.step = step
-            states = guess(embeddings, before)
-            yield draft(inputs_embeds=states, position_ids=position_ids, use_cache=False, unrolled=unrolled).logits[0]
+            states = guess(lower, before)
+            output = _read(
+                draft,
+                states,
+                draft,
+                inputs_embeds=states,
+                position_ids=position_ids,
+                use_cache=False,
+                unrolled=unrolled,
+            )
+            yield output.logits[0]
             before = functional.pad(states, (0, 0, 1, 0))[:, :-1]
     finally:
         hook.remove()
+
+
+def _read(student: PreTrainedModel, states: torch.Tensor, part: torch.nn.Module, **arguments: object) -> Any:
+    """Run a part of a student whose layers read some states, whatever it does with its inputs before."""
+    handle = replace_states(student, 0, lambda _: states)
+    try:
+        return part(**arguments)
+    finally:
+        handle.remove()
 
 
 AttentionInterface.register(ATTENTION_NAME, unrolled_attention)

@@ -78,8 +78,13 @@ def check_int4(device: torch.device) -> None:
     """
     if device.type != "cpu":
         raise ModelError(f"dtype int4 is for CPU, and the device is {device}; {_ADVICE}")
-    if not all(hasattr(torch.ops.aten, name) for name in _OPERATORS):
+    if not has_int4():
         raise ModelError(f"PyTorch {torch.__version__} has no 4-bit products on CPU; {_ADVICE}")
+
+
+def has_int4() -> bool:
+    """Whether PyTorch has 4-bit products on CPU. The operators are private to it, so they may go."""
+    return all(hasattr(torch.ops.aten, name) for name in _OPERATORS)
 
 
 def is_int4(model: nn.Module) -> bool:

@@ -14,9 +14,9 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.making import make_drafter
-from draft_service.feature_runner import FeatureRunner, FeatureWork
+from draft_service.feature_runner import FeatureRunner, FeatureWork, make_runner
 from draft_service.settings import DraftSettings
-from draft_service.state_guess import state_guess
+from draft_service.state_guess import replace_states, state_guess
 from draft_service.trained_draft import (
     is_trained_draft,
     load_trained_draft,
@@ -27,7 +27,14 @@ from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.tokenizer_files import vocab_size
 from tests.draft_service.conftest import Trained
-from tests.draft_service.training.running import DRAFT_VOCAB_SIZE, save_target, save_untrained_draft, tied_llama
+from tests.draft_service.training.running import (
+    DRAFT_VOCAB_SIZE,
+    lively_student,
+    save_draft,
+    save_target,
+    save_untrained_draft,
+    tied_llama,
+)
 from tests.specdec.models.saved_models import edit_json, save_tiny_model
 from tests.specdec.runner.tiny_architectures import ARCHITECTURES, plain_logits, plain_states, tiny_model
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama, tiny_tokenizer_files
@@ -72,7 +79,8 @@ def test_what_it_says_of_itself(either: Trained) -> None:
     assert loaded.info.tokenizer_hash == target.info.tokenizer_hash
     assert loaded.info.vocab_size == target.info.vocab_size
     assert loaded.info.max_context_length == 100
-    assert loaded.info.dtype == "float32"
+    assert loaded.info.dtype == "int8/bfloat16"
+    assert load_trained_draft(str(either.out), device="cpu", dtype="float32").info.dtype == "float32"
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
     assert not loaded.model.training
 
@@ -84,10 +92,10 @@ def test_the_draft_service_makes_a_drafter_of_it(trained: Trained) -> None:
     assert drafter.info.max_num_draft_tokens == 32
 
 
-def test_the_file_holds_no_embeddings(trained: Trained) -> None:
+def test_the_file_holds_what_was_trained(trained: Trained) -> None:
     tensors = load_file(trained.out / "model.safetensors")
-    assert "model.embed_tokens.weight" not in tensors
-    assert "lm_head.weight" not in tensors, "it reads the target's states, under the target's own head"
+    of_guess = {f"state_guess.{each}" for each in ("scale", "known.weight", "known.bias", "down.weight")}
+    assert tensors.keys() == of_guess | {"draft_vocab"}, "the layers are the target's own"
     assert {str(tensor.dtype) for name, tensor in tensors.items() if name != "draft_vocab"} == {"torch.float16"}
 
 
@@ -104,7 +112,8 @@ def test_upper_layers_are_saved_and_loaded(tmp_path: Path, make: Callable[[], Ll
     """On the target's own states they compute what the target does, on its draft vocabulary."""
     target = make()
     save_tiny_model(tmp_path, target)
-    loaded = load_trained_draft(str(save_untrained_draft(tmp_path, target, reads_states=True)), device="cpu")
+    saved = save_untrained_draft(tmp_path, target, reads_states=True)
+    loaded = load_trained_draft(str(saved), device="cpu", dtype="float32")
     guess = state_guess(loaded.model)
     assert guess is not None
     work = [5, 17, 3, 80, 41, 2, 66, 9]
@@ -127,9 +136,45 @@ def test_every_architecture_makes_a_draft(tmp_path: Path, name: str) -> None:
     assert_same_logits(saved, target)
 
 
+@pytest.mark.parametrize("num_trained", [0, 1])
+@pytest.mark.parametrize("num_lower", [0, 1])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_lower_layers_and_trained_ones_are_put_in_their_places(
+    tmp_path: Path, name: str, num_lower: int, num_trained: int
+) -> None:
+    """Run as it is served, on guesses alone, a draft computes what its parts do one after the other."""
+    target = tiny_model(name, layers=4)
+    target.save_pretrained(tmp_path)
+    files = tiny_tokenizer_files(target.config.vocab_size)
+    files.save(tmp_path)
+    layers = (*range(num_lower), 2, 3)
+    student = lively_student(target, (2, 3), torch.arange(target.config.vocab_size), num_trained_layers=num_trained)
+    for parameter in student.parameters():
+        if parameter.requires_grad:
+            parameter.data.add_(0.05)
+    saved = save_draft(tmp_path, target, student, layers, num_lower=num_lower)
+    loaded = load_trained_draft(str(saved), device="cpu", dtype="float32")
+    work = [5, 17, 3, 80]
+    (found,) = make_runner(loaded).forward([FeatureWork(SequenceCache(), work, 4)])
+    guess = state_guess(student)
+    assert guess is not None
+    with torch.no_grad():
+        if num_lower:
+            lower = plain_states(target, work)[:, num_lower - 1]
+        else:
+            lower = target.get_input_embeddings()(torch.tensor(work))
+        states = guess(lower, torch.zeros_like(lower))
+        handle = replace_states(student, 0, lambda _: states[None])
+        student.set_attn_implementation("eager")
+        expected = student(torch.tensor([work])).logits[0]
+        handle.remove()
+    # Trained tensors are stored as float16.
+    torch.testing.assert_close(found, expected, atol=0.03 * float(expected.std()), rtol=0.02)
+
+
 def assert_same_logits(directory: Path, target: PreTrainedModel) -> None:
     """Those of the target, within what float16 takes away, on the draft vocabulary."""
-    loaded = load_trained_draft(str(directory), device="cpu")
+    loaded = load_trained_draft(str(directory), device="cpu", dtype="float32")
     size = loaded.info.vocab_size
     work = [5, 17, 3, 80, 41, 2, 66, 9]
     found = ModelRunner(loaded.model, size).forward([Work(SequenceCache(), work, 8)])[0]
@@ -176,17 +221,17 @@ def test_only_a_directory_with_the_note_is_a_trained_draft(draft: Path, trained:
     assert not is_trained_draft("smollm2-135m-instruct")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 2}', '{"format": 2, "layers": [0], "more": 2}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 3}', '{"format": 3, "layers": [0], "more": 2}'])
 def test_a_damaged_note_is_refused(draft: Path, content: str) -> None:
     (draft / "draft.json").write_text(content)
     with pytest.raises(ModelError, match=r"draft.json cannot be read .* get an intact copy"):
         load(draft)
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [2, 4])
 def test_another_format_is_refused(draft: Path, number: int) -> None:
     edit_json(draft / "draft.json", format=number)
-    with pytest.raises(ModelError, match=f"has format {number} and this version reads 2; train the draft again"):
+    with pytest.raises(ModelError, match=f"has format {number} and this version reads 3; train the draft again"):
         load(draft)
 
 
@@ -201,12 +246,12 @@ def test_damaged_weights_are_refused(draft: Path) -> None:
     "change",
     [
         lambda tensors: tensors.pop("draft_vocab"),
-        lambda tensors: tensors.pop("model.norm.weight"),
+        lambda tensors: tensors.pop("state_guess.down.weight"),
         lambda tensors: tensors.update(extra=torch.zeros(1)),
         lambda tensors: tensors["draft_vocab"].fill_(3),
         lambda tensors: tensors["draft_vocab"].add_(TINY_VOCAB_SIZE),
         lambda tensors: tensors["draft_vocab"].sub_(TINY_VOCAB_SIZE),
-        lambda tensors: tensors.update({"state_guess.up.weight": torch.zeros((3, 64))}),
+        lambda tensors: tensors.update({"state_guess.known.weight": torch.zeros((3, 64))}),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(draft: Path, change: object) -> None:
@@ -216,6 +261,17 @@ def test_tensors_that_do_not_fit_are_refused(draft: Path, change: object) -> Non
     save_file(tensors, path)
     with pytest.raises(ModelError, match="does not fit"):
         load(draft)
+
+
+def test_a_draft_that_reads_tokens_lacks_none_of_its_own(trained_on_tokens: Trained, tmp_path: Path) -> None:
+    """Though the target has a tensor of that name."""
+    shutil.copytree(trained_on_tokens.out, tmp_path / "draft", ignore=shutil.ignore_patterns("work"))
+    path = tmp_path / "draft" / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.norm.weight"]
+    save_file(tensors, path)
+    with pytest.raises(ModelError, match="has all layers of its own"):
+        load(tmp_path / "draft")
 
 
 def test_a_head_that_does_not_fit_the_vocabulary_is_refused(trained_on_tokens: Trained, tmp_path: Path) -> None:

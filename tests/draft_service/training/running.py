@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from draft_service.draft_origin import DraftOrigin
 from draft_service.state_guess import state_guess
-from draft_service.trained_draft import DraftOrigin, draft_files, read_embeddings, sha256_of
+from draft_service.target_tensors import read_embeddings, sha256_of
+from draft_service.trained_draft import draft_files
 from draft_service.training.least_squares import fit
 from draft_service.training.settings import TrainingSettings
-from draft_service.training.student import make_student
+from draft_service.training.student import make_student, student_config
 from specdec.runner.attention import ATTENTION_NAME
 from specdec.tokenizer_files import tokenizer_hash
 from tests.draft_service.training.random_samples import random_samples
@@ -43,9 +47,11 @@ def tied_llama(seed: int = 0) -> LlamaForCausalLM:
     return model
 
 
-def lively_student(target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor) -> PreTrainedModel:
+def lively_student(
+    target: PreTrainedModel, layers: Sequence[int], draft_vocab: torch.Tensor, *, num_trained_layers: int = 0
+) -> PreTrainedModel:
     """An untrained student that reads the target's states, and guesses in which everything has a say."""
-    student = make_student(target, layers, draft_vocab, reads_states=True)
+    student = make_student(target, layers, draft_vocab, reads_states=True, num_trained_layers=num_trained_layers)
     guess = state_guess(student)
     assert guess is not None
     generator = torch.Generator().manual_seed(5)
@@ -74,13 +80,32 @@ def save_untrained_draft(target_directory: Path, target: PreTrainedModel, *, rea
     """A draft of every third token: with both layers of a tiny target, or its upper one that reads states."""
     draft_vocab = torch.arange(0, target.config.vocab_size, 3)
     student = foreseeing_student(target, draft_vocab) if reads_states else make_student(target, (0, 1), draft_vocab)
-    layers, features = ((1,), (1,)) if reads_states else ((0, 1), ())
+    return save_draft(target_directory, target, student, (1,) if reads_states else (0, 1), reads_states=reads_states)
+
+
+def save_draft(
+    target_directory: Path,
+    target: PreTrainedModel,
+    student: PreTrainedModel,
+    layers: tuple[int, ...],
+    *,
+    num_lower: int = 0,
+    reads_states: bool = True,
+) -> Path:
+    """A draft of the first, or every third, token of as many as a student scores."""
+    holder: Any = student
+    head = holder.get_output_embeddings()
+    step = math.ceil(target.config.vocab_size / len(head.weight))
+    draft_vocab = torch.arange(0, target.config.vocab_size, step)
     files = tiny_tokenizer_files(target.config.vocab_size)
     embeddings = sha256_of(read_embeddings(target_directory, student))
-    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, layers, features, 0)
+    features = layers[num_lower : num_lower + 1] if reads_states else ()
+    origin = DraftOrigin(str(target_directory), tokenizer_hash(files), embeddings, layers, num_lower, features, seed=0)
+    config = student_config(target.config, layers)
+    config.tie_word_embeddings = False
     directory = target_directory / "draft"
     directory.mkdir()
-    for name, content in draft_files(student, draft_vocab, origin).items():
+    for name, content in draft_files(student, draft_vocab, origin, config, target_directory).items():
         (directory / name).write_bytes(content)
     return directory
 

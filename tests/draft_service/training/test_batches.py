@@ -52,7 +52,9 @@ def test_features_lie_at_their_positions() -> None:
             assert sample.features is not None
             # Half of one text's are forgotten, its first half.
             first = len(sample.features) // 2 if sample is samples[3] else 0
-            assert not features[:first].any()
+            # Of what lower layers give nothing is ever lost.
+            assert not features[:first, -1].any()
+            assert torch.equal(features[: length - 1, 0], sample.features[:, 0].float())
             assert torch.equal(features[first : length - 1], sample.features[first:].float())
             assert not features[length - 1 :].any(), "of the last token and of padding there are none"
             found += 1

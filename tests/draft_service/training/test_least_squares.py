@@ -20,9 +20,13 @@ RIDGE_ERROR = 0.05
 
 
 class Linear:
-    """Texts whose states follow from the token and the direction of the state before, and from nothing else."""
+    """Texts whose states follow from the directions of two vectors, and from nothing else.
 
-    def __init__(self) -> None:
+    One is the state before, the other the token's embedding, or what lower layers give.
+    """
+
+    def __init__(self, *, has_lower: bool = False) -> None:
+        self._has_lower = has_lower
         generator = torch.Generator().manual_seed(1)
         self.embeddings = torch.nn.Embedding(VOCAB_SIZE, SIZE)
         self.embeddings.weight.data = torch.randn((VOCAB_SIZE, SIZE), generator=generator) * 3
@@ -33,15 +37,14 @@ class Linear:
 
     def _with_features(self, sample: Sample) -> Sample:
         generator = torch.Generator().manual_seed(sample.index)
-        state = torch.randn(SIZE, generator=generator)
-        states = [state]
-        for token in sample.token_ids[1:-1].long():
-            known = unit_scale(self.embeddings.weight.data[token])
-            state = SCALE * (known @ self.of_token.T + unit_scale(state) @ self.of_before.T + self.constant)
-            states.append(state)
-        # Only the last of several states is guessed.
-        others = torch.randn((len(states), SIZE), generator=generator)
-        return replace(sample, features=torch.stack([others, torch.stack(states)], 1).bfloat16())
+        embedded = self.embeddings.weight.data[sample.token_ids[:-1].long()]
+        lower = torch.randn(embedded.shape, generator=generator).bfloat16().float() if self._has_lower else embedded
+        states = [torch.randn(SIZE, generator=generator)]
+        for row in lower[1:]:
+            known = unit_scale(row) @ self.of_token.T + unit_scale(states[-1]) @ self.of_before.T
+            states.append(SCALE * (known + self.constant))
+        parts = [lower, torch.stack(states)] if self._has_lower else [torch.stack(states)]
+        return replace(sample, features=torch.stack(parts, 1).bfloat16())
 
 
 def fitted(linear: Linear, samples: list[Sample] | None = None) -> StateGuess:
@@ -50,19 +53,19 @@ def fitted(linear: Linear, samples: list[Sample] | None = None) -> StateGuess:
     return guess
 
 
-def test_a_linear_function_is_found() -> None:
-    linear = Linear()
+@pytest.mark.parametrize("has_lower", [False, True], ids=["of the embedding", "of the lower state"])
+def test_a_linear_function_is_found(has_lower: bool) -> None:
+    linear = Linear(has_lower=has_lower)
     guess = fitted(linear)
-    states = [sample.features[1:, 1].float() for sample in linear.samples if sample.features is not None]
-    size = float(torch.cat(states).square().mean(-1).sqrt().mean())
-    assert float(guess.scale) == pytest.approx(size, rel=1e-4)
-    share = SCALE / size
-    for found, expected in (
-        (guess.token.weight, linear.of_token),
-        (guess.before.weight, linear.of_before),
-        (guess.token.bias, linear.constant),
-    ):
-        torch.testing.assert_close(found.data, expected * share, atol=RIDGE_ERROR, rtol=0.05)
+    features = [sample.features[:, -1].float() for sample in linear.samples if sample.features is not None]
+    changes = torch.cat([states[1:] - states[:-1] for states in features]).square().mean(0).sqrt()
+    torch.testing.assert_close(guess.scale, changes, rtol=1e-4, atol=0)
+    expected = SCALE * torch.cat([linear.of_token, linear.of_before], 1)
+    found = guess.known.weight[:SIZE].data * guess.scale[:, None]
+    torch.testing.assert_close(found, expected, atol=SCALE * RIDGE_ERROR, rtol=0.05)
+    constant = guess.known.bias[:SIZE].data * guess.scale
+    torch.testing.assert_close(constant, SCALE * linear.constant, atol=SCALE * RIDGE_ERROR, rtol=0.05)
+    assert not guess.known.bias[SIZE:].any()
 
 
 def test_it_then_guesses_the_next_state() -> None:
@@ -70,7 +73,7 @@ def test_it_then_guesses_the_next_state() -> None:
     guess = fitted(linear, linear.samples[:400])
     for sample in linear.samples[400:]:
         assert sample.features is not None
-        states = sample.features[:, 1].float()
+        states = sample.features[:, -1].float()
         with torch.no_grad():
             guessed = guess(linear.embeddings(sample.token_ids[1:-1].long()), states[:-1])
         assert float((guessed - states[1:]).norm() / states[1:].norm()) < 0.06
@@ -82,8 +85,8 @@ def test_texts_too_short_to_learn_from_are_left_out() -> None:
     short = [replace(sample, features=None) for sample in some]
     short += [replace(sample, features=sample.features[:1]) for sample in some if sample.features is not None]
     found, expected = fitted(linear, [*short, *linear.samples]), fitted(linear)
-    assert torch.equal(found.token.weight, expected.token.weight)
-    assert float(found.scale) == float(expected.scale)
+    assert torch.equal(found.known.weight[:SIZE], expected.known.weight[:SIZE])
+    assert torch.equal(found.scale, expected.scale)
 
 
 def test_a_state_that_is_always_the_same_is_no_reason_to_fail() -> None:

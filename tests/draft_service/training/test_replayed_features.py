@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from draft_service.drafters.making import make_drafter
+from draft_service.feature_runner import make_runner
 from draft_service.settings import DraftSettings
 from draft_service.trained_draft import load_trained_draft
-from draft_service.training.rounds import Answer, RoundCounts, draft_matches, write_answers
+from draft_service.training.rounds import Answer, replay_rounds, write_answers
 from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import SamplingParams
@@ -63,10 +64,10 @@ def test_an_answer_has_the_features_of_all_tokens_but_its_last(params: SamplingP
 def test_replayed_rounds_are_those_that_are_served(draft: Path, params: SamplingParams, num_draft_tokens: int) -> None:
     loaded = load_trained_draft(str(draft), device="cpu")
     engine = Engine(make_drafter(DraftSettings(drafter="model", model=str(draft), device="cpu")))
-    replayed = RoundCounts(num_draft_tokens)
+    written = answers(params)
+    replayed = replay_rounds(make_runner(loaded), PROMPTS, written, params, num_draft_tokens, torch.device("cpu"))
     rounds = accepted_in_all = 0
-    for prompt, answer in zip(PROMPTS, answers(params), strict=True):
-        replayed.replay(draft_matches(loaded, prompt, answer, params, num_draft_tokens))
+    for prompt, answer in zip(PROMPTS, written, strict=True):
         text, features = [*prompt, *answer.token_ids], torch.cat(answer.features)
         client = Client(engine, prompt, params)
         assert engine.ask(client.connection, client.open_command(0)) == []

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
-from draft_service.training.rounds import Answer, RoundCounts, draft_matches, write_answers
-from specdec.models.loading import LoadedModel
+from draft_service.training.rounds import Answer, RoundCounts, replay_rounds, write_answers
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.params import SamplingParams
-from specdec.v1 import model_pb2
-from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_llama, tiny_tokenizer_files
+from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_llama
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 6, 7], [20, 21], list(range(40, 60)), [9]]
@@ -73,17 +69,17 @@ def test_replayed_rounds_are_those_that_are_run(params: SamplingParams, num_draf
         for parameter in draft_model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
     draft = ModelRunner(draft_model, TINY_VOCAB_SIZE)
-    loaded = LoadedModel(draft_model, model_pb2.ModelInfo(vocab_size=TINY_VOCAB_SIZE), tiny_tokenizer_files())
-    replayed = RoundCounts(num_draft_tokens)
-    rounds = accepted_in_all = 0
+    written = [Answer(answer) for answer in answers(params)]
+    replayed = replay_rounds(draft, PROMPTS, written, params, num_draft_tokens, CPU)
+    rounds = accepted_in_all = drafted = 0
     for prompt, answer in zip(PROMPTS, answers(params), strict=True):
-        replayed.replay(draft_matches(loaded, prompt, Answer(answer), params, num_draft_tokens))
         text = [*prompt, answer[0]]
         while len(text) < len(prompt) + len(answer):
             window: list[int] = []
-            for _ in range(num_draft_tokens):
+            for _ in range(min(num_draft_tokens, len(prompt) + len(answer) - len(text))):
                 window.append(choice(draft, [*text, *window], len(prompt), params))
             rounds += 1
+            drafted += len(window)
             for token in window:
                 expected = choice(target, text, len(prompt), params)
                 if token != expected or len(text) == len(prompt) + len(answer):
@@ -92,40 +88,28 @@ def test_replayed_rounds_are_those_that_are_run(params: SamplingParams, num_draf
                 accepted_in_all += 1
             if len(text) < len(prompt) + len(answer):
                 text.append(choice(target, text, len(prompt), params))
-    assert (replayed.rounds, replayed.accepted) == (rounds, accepted_in_all)
+    assert (replayed.rounds, replayed.drafted, replayed.accepted) == (rounds, drafted, accepted_in_all)
+    assert sum(replayed.accepted_at) == accepted_in_all
     assert 0 < accepted_in_all < rounds * num_draft_tokens
 
 
-def test_counts_against_every_short_text() -> None:
-    for length in range(1, 7):
-        for matches in itertools.product([False, True], repeat=length):
-            counts = RoundCounts(2)
-            counts.replay([[match] for match in matches])
-            # The first token is the prefill's.
-            text = "".join("x" if match else "." for match in matches[1:])
-            windows = []
-            while text:
-                taken = len(text[:2]) - len(text[:2].lstrip("x"))
-                windows.append(taken)
-                text = text[taken + 1 :]
-            assert counts.rounds == len(windows)
-            assert counts.accepted == sum(windows) == sum(counts.accepted_at)
-            assert counts.accepted_at == [sum(taken >= place for taken in windows) for place in (1, 2)]
-            assert counts.mean_acceptance_length == (1 + sum(windows) / len(windows) if windows else 1)
-
-
-def test_each_place_of_a_window_has_its_own_match() -> None:
+def test_counts() -> None:
     counts = RoundCounts(3)
-    yes, no = True, False
-    # Windows: of tokens 1 to 3 (right, right, wrong), and of the last two, where the second is asked as a second.
-    counts.replay([[no, no], [yes, no], [no, yes], [yes, no], [yes, no], [no, yes]])
-    assert (counts.rounds, counts.drafted, counts.accepted) == (2, 5, 4)
-    assert counts.accepted_at == [2, 2, 0]
+    for num_drafted, num_accepted in ((3, 2), (3, 0), (2, 2)):
+        counts.add(num_drafted, num_accepted)
+    assert (counts.rounds, counts.drafted, counts.accepted, counts.accepted_at) == (3, 8, 4, [2, 2, 0])
+    assert counts.mean_acceptance_length == pytest.approx(1 + 4 / 3)
+    others = RoundCounts(3)
+    others.add(3, 3)
+    for whole in (RoundCounts(3), others):
+        before = whole.rounds
+        whole.merge(counts)
+        assert whole.rounds == before + 3
+    assert (others.drafted, others.accepted, others.accepted_at) == (11, 7, [3, 3, 1])
 
 
 def test_no_rounds_are_no_error() -> None:
-    counts = RoundCounts(4)
-    counts.replay([])
+    counts = replay_rounds(runner(), [[5, 6]], [Answer([7])], PARAMS[0], 4, CPU)
     assert counts.summary() == {
         "num_draft_tokens": 4,
         "rounds": 0,

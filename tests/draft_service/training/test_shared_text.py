@@ -113,7 +113,7 @@ def test_text_without_the_features_that_are_wanted_is_refused(
     trained: Trained, trained_on_tokens: Trained, tmp_path: Path
 ) -> None:
     settings = tiny_settings(trained_on_tokens.target, tmp_path / "out", data=trained_on_tokens.out)
-    with pytest.raises(ModelError, match=re.escape("was written with features [], and the draft is to read [1]")):
+    with pytest.raises(ModelError, match=re.escape("was written with hidden states [], and the draft is to read [1]")):
         train_draft(settings)
     # Who reads tokens alone takes any.
     settings = tiny_settings(trained.target, tmp_path / "out", data=trained.out, upper_layers=0, visits=500)

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, PreTrainedModel
 from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.state_guess import NAME, state_guess
 from draft_service.trained_draft import own_tensors
-from draft_service.training.student import choose_layers, choose_upper_layers, make_student, student_config
+from draft_service.training.student import choose_layers, choose_states_layers, make_student, student_config
 from specdec.models.errors import ModelError
 from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
@@ -84,26 +84,29 @@ def test_layers(setting: str, num_layers: int, expected: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("setting", "num_layers", "expected"),
+    ("upper", "lower", "num_layers", "expected"),
     [
-        (None, 30, (25, 26, 27, 28, 29)),
-        (None, 12, (9, 10, 11)),
-        (None, 4, (3,)),
-        (None, 2, (1,)),
-        (0, 30, ()),
-        (0, 1, ()),
-        (5, 30, (25, 26, 27, 28, 29)),
-        (29, 30, tuple(range(1, 30))),
+        (None, None, 30, (2, (0, 1, *range(16, 30)))),
+        (None, None, 12, (0, (7, 8, 9, 10, 11))),
+        (None, None, 2, (0, (1,))),
+        (0, None, 30, (0, ())),
+        (0, None, 1, (0, ())),
+        (5, 0, 30, (0, (25, 26, 27, 28, 29))),
+        (26, 3, 30, (3, (0, 1, 2, *range(4, 30)))),
     ],
 )
-def test_upper_layers(setting: int | None, num_layers: int, expected: tuple[int, ...]) -> None:
-    assert choose_upper_layers(setting, num_layers) == expected
+def test_layers_with_states_between_them(
+    upper: int | None, lower: int | None, num_layers: int, expected: tuple[int, tuple[int, ...]]
+) -> None:
+    assert choose_states_layers(upper, lower, num_layers) == expected
 
 
-@pytest.mark.parametrize(("setting", "num_layers"), [(30, 30), (31, 30), (None, 1)])
-def test_upper_layers_with_none_below_them(setting: int | None, num_layers: int) -> None:
-    with pytest.raises(ModelError, match=f"the target has {num_layers} layers, .* at most {num_layers - 1}"):
-        choose_upper_layers(setting, num_layers)
+@pytest.mark.parametrize(
+    ("upper", "lower", "num_layers"), [(30, 0, 30), (31, 0, 30), (28, 2, 30), (None, None, 1), (1, 1, 2)]
+)
+def test_layers_with_none_between_them(upper: int | None, lower: int | None, num_layers: int) -> None:
+    with pytest.raises(ModelError, match=f"the target has {num_layers} layers, .* leave none between them"):
+        choose_states_layers(upper, lower, num_layers)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -122,16 +125,18 @@ def test_upper_layers_on_the_targets_states_make_the_target_again(name: str) -> 
     assert torch.allclose(logits, plain_logits(target, TEXT)[:, DRAFT_VOCAB], atol=1e-3)
 
 
-def test_embeddings_and_head_are_the_targets_and_only_the_rest_is_trained() -> None:
-    student = make_student(tiny_llama(), (1,), DRAFT_VOCAB, reads_states=True)
+@pytest.mark.parametrize("num_trained", [0, 1])
+def test_only_the_guess_is_trained_and_layers_that_are_to_be(num_trained: int) -> None:
+    target = tiny_llama(layers=3)
+    student = make_student(target, (1, 2), DRAFT_VOCAB, reads_states=True, num_trained_layers=num_trained)
     names = {name for name, parameter in student.named_parameters() if parameter.requires_grad}
-    # The head is the target's own, as the embeddings are; the scale is measured.
+    # The scale is measured.
     assert names == set(own_tensors(student)) - {f"{NAME}.scale"}
-    assert "lm_head.weight" not in own_tensors(student)
     assert {name for name in names if name.startswith(NAME)} == {
-        f"{NAME}.{each}"
-        for each in ("token.weight", "token.bias", "before.weight", "gate.weight", "up.weight", "down.weight")
+        f"{NAME}.{each}" for each in ("known.weight", "known.bias", "down.weight")
     }
+    of_layers = {name.split(".")[2] for name in names if not name.startswith(NAME)}
+    assert of_layers == {"0"} if num_trained else not of_layers
 
 
 @pytest.mark.parametrize("setting", ["x", "0,", "1,0", "0,0", "-1", "0,4", "1.5"])

@@ -55,7 +55,7 @@ def test_the_loss_is_the_mean_of_the_steps_and_counts_later_ones_less(tmp_path: 
     with torch.no_grad():
         steps = list(student_logits(trainer.student, batch, torch.float32, 3))
         losses = [float(distillation_loss(logits, batch)) for logits in steps]
-        found = float(trainer._loss(batch))
+        found = float(trainer._loss(batch, 0.9))
     assert len(set(losses)) == 3
     assert found == pytest.approx((losses[0] + 0.8 * losses[1] + 0.64 * losses[2]) / 2.44, rel=1e-5)
 

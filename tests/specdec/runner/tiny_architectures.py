@@ -83,12 +83,17 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
 ARCHITECTURES = tuple(CONFIGS)
 
 
-def tiny_model(name: str, seed: int = 0) -> PreTrainedModel:
-    """One of `ARCHITECTURES`, float32 on CPU."""
+def tiny_model(name: str, seed: int = 0, *, layers: int = 2) -> PreTrainedModel:
+    """One of `ARCHITECTURES`, float32 on CPU; with more layers than 2 all of them see all tokens."""
+    config = CONFIGS[name]()
+    if layers != config.num_hidden_layers:
+        config.num_hidden_layers = layers
+        if getattr(config, "layer_types", None):
+            config.layer_types = ["full_attention"] * layers
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            CONFIGS[name](), attn_implementation=ATTENTION_NAME
+            config, attn_implementation=ATTENTION_NAME
         )
         if name == "gpt_oss":
             for layer in model.model.layers:

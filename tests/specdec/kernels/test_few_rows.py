@@ -1,0 +1,86 @@
+"""Packed models against the same models in float32, over ragged batches with prefills, steps and trees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec.kernels.few_rows import FewRowsLayer, pack_for_few_rows
+from specdec.kernels.int4 import Int4Linear
+from specdec.kernels.int8 import Int8Linear
+from specdec.runner.cache import SequenceCache
+from specdec.runner.runner import ModelRunner, Work
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
+
+LLAMAS = [name for name in ARCHITECTURES if name.startswith("llama")]
+
+
+def run(model: PreTrainedModel) -> torch.Tensor:
+    """Logits of a prefill, a step behind another one, and a tree, all in one pass; then of one more step."""
+    runner = ModelRunner(model, VOCAB_SIZE)
+    stepped, with_tree = SequenceCache(), SequenceCache()
+    runner.forward([Work(stepped, [5, 9, 3], 0), Work(with_tree, [8, 8], 0)])
+    tree = Work(with_tree, [1, 2, 3, 4], 4, parents=[-1, -1, 0])
+    first = runner.forward([Work(SequenceCache(), [7, 6, 5, 4, 3], 5), Work(stepped, [11], 1), tree])
+    return torch.cat([*first, *runner.forward([Work(stepped, [12], 1)])])
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of rows, relative to how much a row's logits differ among each other; the largest."""
+    spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
+    return float(((found - expected).norm(dim=-1) / spread).max())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_packed_model_computes_nearly_the_same(name: str) -> None:
+    expected = run(tiny_model(name))
+    model = tiny_model(name)
+    pack_for_few_rows(model)
+    assert any(isinstance(module, Int8Linear) for module in model.modules())
+    # Layers of experts are of other kinds, and kept; a token that is sent to another expert differs altogether.
+    difference = distance(run(model), expected)
+    assert 0 < difference < 0.15
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_layers_of_the_llama_kind_are_of_few_calls(name: str) -> None:
+    model = tiny_model(name)
+    pack_for_few_rows(model)
+    assert all(type(layer) is FewRowsLayer for layer in model.model.layers)
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_such_a_layer_is_exact_but_for_its_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With float32 products in place of the packed ones."""
+    expected = run(tiny_model(name))
+    monkeypatch.setattr("specdec.kernels.few_rows.fits_int8", lambda _: False)
+    model = tiny_model(name)
+    pack_for_few_rows(model)
+    assert not any(isinstance(module, Int8Linear) for module in model.modules())
+    torch.testing.assert_close(run(model), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_other_layers_of_the_same_family_keep_theirs() -> None:
+    model = tiny_model("llama")
+    model.config.hidden_act = "gelu"
+    pack_for_few_rows(model)
+    assert not any(isinstance(module, FewRowsLayer) for module in model.modules())
+    assert any(isinstance(module, Int8Linear) for module in model.modules())
+
+
+@torch.no_grad()
+def test_weights_that_were_of_4_bits_stay_so() -> None:
+    """As a GGUF file has them: then nothing but bfloat16 is between them and float32."""
+    model = tiny_model("llama")
+    generator = torch.Generator().manual_seed(0)
+    for module in model.model.layers.modules():
+        if isinstance(module, torch.nn.Linear) and module.in_features % 32 == 0:
+            levels = torch.randint(0, 16, (module.out_features, module.in_features), generator=generator).float()
+            levels[:, 0], levels[:, 1] = 0, 15
+            module.weight.copy_(levels * 0.125 - 1)
+    expected = run(model)
+    pack_for_few_rows(model)
+    kinds = {name: type(getattr(model.model.layers[0], name)) for name in ("qkv", "out", "gate_up", "down")}
+    assert kinds["qkv"] is Int4Linear
+    assert distance(run(model), expected) < 0.1
