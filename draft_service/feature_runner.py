@@ -48,7 +48,9 @@ class FeatureRunner(ModelRunner):
 
     def blank_step(self, cache: SequenceCache, num_rows: int) -> FeatureWork:
         """A step that costs what a step of drafting does, for measuring."""
-        return FeatureWork(cache, [0] * num_rows, num_rows)
+        work = FeatureWork(cache, [0] * num_rows, num_rows)
+        work.before = self._embed.weight.new_zeros(self._embed.weight.shape[1])
+        return work
 
     def _inputs(self, token_ids: torch.Tensor, batch: Sequence[Work]) -> dict[str, torch.Tensor]:
         self._token_ids, self._batch = token_ids, batch
@@ -58,35 +60,43 @@ class FeatureRunner(ModelRunner):
         """What the upper layers read; both (1, rows, hidden_size)."""
         if not self._guess.layer:
             lower = self._embed(self._token_ids)
-        states = torch.zeros_like(lower[0])
-        before = torch.zeros_like(states)
+        known = [
+            work if isinstance(work, FeatureWork) else FeatureWork(work.cache, work.token_ids, 0)
+            for work in self._batch
+        ]
+        self._batch = ()
+        if all(len(work.token_ids) == 1 and work.states is None and work.before is not None for work in known):
+            # Nearly every pass: a step of drafting for each sequence.
+            before = torch.stack([work.before for work in known if work.before is not None]).to(lower)
+            states: torch.Tensor = self._guess(lower[0], before)
+        else:
+            states = self._mixed_states(lower[0], known)
+        end = 0
+        for work in known:
+            end += len(work.token_ids)
+            work.last_state = states[end - 1]
+        return states[None]
+
+    def _mixed_states(self, lower: torch.Tensor, batch: Sequence[FeatureWork]) -> torch.Tensor:
+        """Known states and guesses side by side; (rows, hidden_size)."""
+        states, before = torch.zeros_like(lower), torch.zeros_like(lower)
         guessed: list[int] = []
         end = 0
-        for work in self._batch:
+        for work in batch:
             start, end = end, end + len(work.token_ids)
-            is_known = work.is_known if isinstance(work, FeatureWork) else None
-            if is_known is None:
+            if work.is_known is None:
                 guessed.extend(range(start, end))
             else:
-                guessed.extend((start + (~is_known).nonzero()[:, 0]).tolist())
-            if isinstance(work, FeatureWork):
-                if work.states is not None:
-                    states[start:end] = work.states
-                    before[start + 1 : end] = work.states[:-1]
-                if work.before is not None:
-                    before[start] = work.before
-        if len(guessed) == end:
-            states = self._guess(lower[0], before)
-        elif guessed:
+                guessed.extend((start + (~work.is_known).nonzero()[:, 0]).tolist())
+            if work.states is not None:
+                states[start:end] = work.states
+                before[start + 1 : end] = work.states[:-1]
+            if work.before is not None:
+                before[start] = work.before
+        if guessed:
             index = torch.tensor(guessed, device=states.device)
-            states[index] = self._guess(lower[0, index], before[index])
-        end = 0
-        for work in self._batch:
-            end += len(work.token_ids)
-            if isinstance(work, FeatureWork):
-                work.last_state = states[end - 1]
-        self._batch = ()
-        return states[None]
+            states[index] = self._guess(lower[index], before[index])
+        return states
 
 
 def make_runner(draft: LoadedModel) -> ModelRunner:

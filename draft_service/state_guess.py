@@ -102,7 +102,11 @@ def guess_width(config: PreTrainedConfig) -> int:
 
 def unit_scale(states: torch.Tensor) -> torch.Tensor:
     """Scale the last dimension to a root mean square of 1; zeros stay."""
-    return states * torch.rsqrt(states.float().square().mean(-1, keepdim=True) + _EPSILON).to(states.dtype)
+    size = states.shape[-1]
+    lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=torch.float32)
+    factors = math.sqrt(size) / lengths.clamp(min=math.sqrt(size * _EPSILON))
+    scaled: torch.Tensor = states * factors.to(states.dtype)
+    return scaled
 
 
 def state_guess(model: PreTrainedModel) -> StateGuess | None:

@@ -27,7 +27,7 @@ _LOWEST_RATE = 0.05
 """Of the learning rate, at the end."""
 _GRADIENT_NORM = 1.0
 _STEP_WEIGHT = 0.8
-_STATES_SHARE = 0.6
+_STATES_SHARE = 0.85
 """Of the run, in which a student with features learns the target's states; then it learns what they are good for."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

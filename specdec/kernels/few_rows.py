@@ -8,21 +8,50 @@ theirs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
 
 from specdec.kernels.int4 import GROUP_SIZE, Int4Linear, has_int4, read_levels
 from specdec.kernels.int8 import Int8Linear, fits_int8
 from specdec.runner.attention import RaggedBatch, ragged_attention
-from specdec.runner.hidden_states import layer_list
 
 _OUT_FEATURES_MULTIPLE = 64
 """4-bit weights are packed in blocks of so many."""
+
+
+class _Float32Linear(nn.Linear):
+    """A linear layer in float32, whatever its rows are."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.float()).to(input.dtype)
+
+
+class FewRowsNorm(nn.Module):
+    """RMSNorm (Zhang and Sennrich 2019) in four calls.
+
+    Args:
+        norm: whose weight it takes.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        size = norm.weight.numel()
+        self._weight: torch.Tensor = norm.weight.detach() * math.sqrt(size)
+        # The root of size * (mean square + epsilon) is the hypotenuse of the norm and this.
+        self._least = torch.tensor(math.sqrt(size * norm.variance_epsilon))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """(..., hidden_size), float32, to the same shape."""
+        lengths = torch.hypot(torch.linalg.vector_norm(rows, dim=-1, keepdim=True), self._least)
+        return rows * (self._weight / lengths)
 
 
 class FewRowsLayer(nn.Module):
@@ -30,60 +59,90 @@ class FewRowsLayer(nn.Module):
 
     Args:
         layer: whose weights it takes.
-        head_dim: of its attention.
         num_heads: of queries.
         num_kv_heads: of keys and values.
     """
 
-    def __init__(self, layer: LlamaDecoderLayer, *, head_dim: int, num_heads: int, num_kv_heads: int) -> None:
+    def __init__(self, layer: LlamaDecoderLayer, *, num_heads: int, num_kv_heads: int) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx: int = attention.layer_idx
-        self._head_dim, self._num_heads, self._num_kv_heads = head_dim, num_heads, num_kv_heads
+        self._head_dim: int = attention.head_dim
+        self._num_heads, self._num_turned = num_heads, num_heads + num_kv_heads
         self._scaling: float = attention.scaling
-        self.before_attention, self.before_mlp = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-        self._epsilon: float = layer.input_layernorm.variance_epsilon
-        self.qkv = _packed(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.before_attention = FewRowsNorm(layer.input_layernorm)
+        self.before_mlp = FewRowsNorm(layer.post_attention_layernorm)
+        turned = torch.arange(self._head_dim).view(2, -1).t().flatten()
+        self.qkv = _packed(_reordered(attention.q_proj, turned), _reordered(attention.k_proj, turned), attention.v_proj)
         self.out = _packed(attention.o_proj)
         self.gate_up = _packed(mlp.gate_proj, mlp.up_proj)
         self.down = _packed(mlp.down_proj)
+        parts = self.before_attention, self.qkv, self.out, self.before_mlp, self.gate_up, self.down
+        # Called without the detours of modules: a pass of one row can tell.
+        self._parts: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = tuple(part.forward for part in parts)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        *,
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        ragged_batch: RaggedBatch,
-        **_: object,
-    ) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, turn: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
         """As the layer of transformers, on a ragged batch.
 
         Args:
-            hidden_states: (1, rows, hidden_size), float32.
-            position_embeddings: cosines and sines, each (1, rows, head_dim).
-            ragged_batch: the sequences.
+            rows: hidden states, (1, rows, hidden_size), float32.
+            turn: by which the positions turn queries and keys, (1, rows, 1, head_dim / 2), complex64.
+            batch: the sequences.
         """
-        shape, rows = self.before_attention.shape, hidden_states.shape[1]
-        normed = functional.rms_norm(hidden_states, shape, self.before_attention, self._epsilon)
-        heads = self.qkv(normed).view(1, rows, -1, self._head_dim).transpose(1, 2)
-        num_turned = self._num_heads + self._num_kv_heads
-        cosines, sines = position_embeddings
-        first, second = (turned := heads[:, :num_turned]).chunk(2, -1)
-        turned = turned * cosines[:, None] + torch.cat((-second, first), -1) * sines[:, None]
+        norm, qkv, out, norm_again, gate_up, down = self._parts
+        num_rows, half = rows.shape[1], self._head_dim // 2
+        pairs = qkv(norm(rows)).view(1, num_rows, -1, half, 2)
+        turned = torch.view_as_real(torch.view_as_complex(pairs[:, :, : self._num_turned]) * turn).flatten(3)
+        turned = turned.transpose(1, 2)
+        values = pairs[:, :, self._num_turned :].flatten(3).transpose(1, 2)
         attended, _weights = ragged_attention(
             self,
             turned[:, : self._num_heads],
             turned[:, self._num_heads :],
-            heads[:, num_turned:],
+            values,
             None,
-            ragged_batch=ragged_batch,
+            ragged_batch=batch,
             scaling=self._scaling,
         )
-        hidden_states = hidden_states + self.out(attended.view(1, rows, -1))
-        normed = functional.rms_norm(hidden_states, shape, self.before_mlp, self._epsilon)
-        gate, up = self.gate_up(normed).chunk(2, -1)
-        output: torch.Tensor = hidden_states + self.down(functional.silu(gate) * up)
-        return output
+        rows = rows + out(attended.view(1, num_rows, -1))
+        # Rounded here: the products on packed weights want it so, and what is between them need not be finer.
+        gate, up = gate_up(norm_again(rows).to(torch.bfloat16)).chunk(2, -1)
+        return rows + down(functional.silu(gate) * up)
+
+
+class FewRowsModel(nn.Module):
+    """Does what a decoder of the Llama kind does without its head, on ragged batches only.
+
+    Args:
+        model: whose layers it takes.
+    """
+
+    def __init__(self, model: LlamaModel) -> None:
+        super().__init__()
+        config: Any = model.config
+        layers: Any = model.layers
+        self.embed_tokens, self.rotary_emb, self.norm = model.embed_tokens, model.rotary_emb, FewRowsNorm(model.norm)
+        self.layers = nn.ModuleList(
+            FewRowsLayer(layer, num_heads=config.num_attention_heads, num_kv_heads=config.num_key_value_heads)
+            for layer in layers
+        )
+
+    def forward(
+        self,
+        *,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        ragged_batch: RaggedBatch,
+        **_: object,
+    ) -> BaseModelOutputWithPast:
+        """As the model of transformers; (1, rows) tokens and positions, (1, rows, hidden_size) states."""
+        rows = self.embed_tokens(input_ids)
+        cosines, sines = self.rotary_emb(rows, position_ids=position_ids)
+        half = cosines.shape[-1] // 2
+        turn = torch.complex(cosines[:, :, None, :half], sines[:, :, None, :half])
+        for layer in self.layers:
+            rows = layer(rows, turn, ragged_batch)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(rows))
 
 
 @torch.no_grad()
@@ -93,20 +152,27 @@ def pack_for_few_rows(model: PreTrainedModel) -> None:
     Args:
         model: float32, on a CPU that `has_int8`; with the ragged attention.
     """
-    config: Any = model.config
-    if config.model_type == "llama" and config.hidden_act == "silu":
-        layers: Any = model.get_submodule(layer_list(model))
-        for place, layer in enumerate(list(layers)):
-            layers[place] = FewRowsLayer(
-                layer,
-                head_dim=layer.self_attn.head_dim,
-                num_heads=config.num_attention_heads,
-                num_kv_heads=config.num_key_value_heads,
-            )
-    for holder in list(model.modules()):
-        for name, layer in list(holder.named_children()):
+    holder: Any = model
+    if type(holder.base_model) is LlamaModel and model.config.hidden_act == "silu":
+        holder.model = FewRowsModel(holder.model)
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
             if type(layer) is nn.Linear:
-                setattr(holder, name, _packed(layer))
+                setattr(parent, name, _packed(layer))
+
+
+def _reordered(layer: nn.Linear, order: torch.Tensor) -> nn.Linear:
+    """A linear layer whose outputs of each head come in another order.
+
+    The two numbers that a position turns around each other then lie side by side, as complex numbers do. Products of
+    queries and keys do not change by it.
+    """
+    places = torch.arange(layer.out_features).view(-1, len(order))[:, order].flatten()
+    reordered = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    reordered.weight = nn.Parameter(layer.weight[places], requires_grad=False)
+    if layer.bias is not None:
+        reordered.bias = nn.Parameter(layer.bias[places], requires_grad=False)
+    return reordered
 
 
 def _packed(*layers: nn.Linear) -> nn.Module:
@@ -121,7 +187,7 @@ def _packed(*layers: nn.Linear) -> nn.Module:
             return Int4Linear(*read, bias)
     if fits_int8(weight):
         return Int8Linear(weight, bias)
-    plain = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    plain = _Float32Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     plain.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         plain.bias = nn.Parameter(bias, requires_grad=False)

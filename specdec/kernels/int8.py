@@ -43,13 +43,15 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale[:, 0].to(torch.bfloat16))
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias.float(), requires_grad=False))
         self._multiply: Any = getattr(torch.ops.aten, _OPERATOR)
+        # Found faster than buffers, which a pass of one row can tell.
+        self._weights = self.levels, self.scale
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features), of the same element type."""
         flat = rows.reshape(-1, self.in_features).to(torch.bfloat16).contiguous()
         if flat.shape[0] == 0:
             return rows.new_empty((*rows.shape[:-1], self.out_features))
-        product: torch.Tensor = self._multiply(flat, self.levels, self.scale)
+        product: torch.Tensor = self._multiply(flat, *self._weights)
         out = product.to(rows.dtype)
         if self.bias is not None:
             out += self.bias.to(out.dtype)

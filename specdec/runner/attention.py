@@ -83,6 +83,10 @@ class RaggedBatch:
             key: (kv_heads, rows, head_dim), the rows of all segments side by side.
             value: (kv_heads, rows, head_dim)
         """
+        if len(self._writes) == 1:
+            storage, _, slots = self._writes[0]
+            storage.write(layer, key, value, slots)
+            return
         for storage, rows, slots in self._writes:
             storage.write(layer, key[:, rows], value[:, rows], slots)
 
@@ -182,8 +186,9 @@ def ragged_attention(
             out = _explicit_attention(rows, keys, values, mask, scaling, softcap, s_aux)
         outputs.append(out.reshape(heads, segment.num_rows, -1))
         start = end
+    whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
     # Contiguous: some models take a view of it.
-    return torch.cat(outputs, dim=1).transpose(0, 1)[None].contiguous(), None
+    return whole.transpose(0, 1)[None].contiguous(), None
 
 
 def _explicit_attention(

