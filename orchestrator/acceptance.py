@@ -37,6 +37,11 @@ class AcceptanceByPosition:
             self._judged[position] += 1.0
             self._accepted[position] += position < num_accepted
 
+    def fade(self, share: float) -> None:
+        """Let all that was observed count so much less."""
+        for counts in (self._accepted, self._judged, self._windows):
+            counts[:] = [share * count for count in counts]
+
     def rates(self, prior: Sequence[float], prior_weight: float) -> list[float]:
         """An estimate for each position of `prior`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from opentelemetry.trace import Span
 
@@ -80,8 +80,10 @@ class Completion:
         Raises:
             Refusal: the target does not take the sequence, or cannot be reached any more.
         """
-        async with aclosing(self._rounds(span)) as rounds:
+        async with aclosing(self._rounds(span)) as rounds, AsyncExitStack() as running:
             async for done, piece in rounds:
+                if done.index == 0:
+                    running.enter_context(self._experience.costs.running())
                 self.stats.add(done, len(piece.token_ids), time.perf_counter())
                 if done.index > 0:
                     self._metrics.round_ended(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from orchestrator.rounds import Round
 from specdec.forward_costs import ForwardCosts
 from specdec.v1 import model_pb2
@@ -9,41 +12,106 @@ from specdec.v1 import model_pb2
 _RATE = 0.05
 """Weight of one round in an average; all requests feed them, so they still follow within a second or two."""
 _LEAST_SECONDS = 1e-6
+_SEQUENCES_OF_TWO_GROUPS = 1.5
+"""With fewer, as an average, they are one."""
 _ROWS_TWICE_THE_TIME = 64
 """Of a target that measured nothing: rows at which a pass is taken to last twice as long as with one, to begin with."""
 
 
-class RoundCosts:
-    """Predicts the duration of a round with K draft tokens.
+class _Groups:
+    """Sequences that take turns at the target, in groups of equal size."""
 
-    A round waits for K draft steps, for the network, and for a forward pass of the target over the windows of all
-    sequences that share it. The others are taken to draft as many tokens as this one: then what is best for one is best
-    for all, and nobody's choice depends on who chooses first. The wait before the pass grows with the passes of others,
-    so it is kept as a multiple of the pass itself.
+    def __init__(self, num_groups: int, num_sequences: float, step_seconds: float, forward: ForwardCosts) -> None:
+        self.num_groups = num_groups
+        self.step_seconds = step_seconds
+        self._num_sequences = num_sequences
+        """Of each."""
+        self._forward = forward
+        self._passes: list[float] = []
+
+    def pass_seconds(self, num_draft_tokens: int) -> float:
+        """Of a group with so many draft tokens a sequence."""
+        for count in range(len(self._passes), num_draft_tokens + 1):
+            self._passes.append(self._forward.seconds(self._num_sequences * (count + 1), self._num_sequences))
+        return self._passes[num_draft_tokens]
+
+
+class PredictedRounds:
+    """Expected durations of rounds, all by what is known at one moment."""
+
+    def __init__(self, network_seconds: float, asking_seconds: float, groups: Sequence[_Groups]) -> None:
+        self._network_seconds = network_seconds
+        self._asking_seconds = asking_seconds
+        """Of every round with drafts, whatever their number."""
+        self._groups = groups
+
+    def seconds(self, num_steps: int, num_draft_tokens: int) -> float:
+        """Of a round.
+
+        Args:
+            num_steps: of a draft model; without effect where lookup finds the tokens.
+            num_draft_tokens: in the window; 0: nobody is asked for any.
+        """
+        if not num_draft_tokens:
+            return self._network_seconds + self._groups[0].pass_seconds(0)
+        rest = self._network_seconds + self._asking_seconds
+        return min(
+            # A group is back when it has drafted and its pass is over, and it is its turn again.
+            max(
+                groups.num_groups * groups.pass_seconds(num_draft_tokens),
+                rest + num_steps * groups.step_seconds + groups.pass_seconds(num_draft_tokens),
+            )
+            for groups in self._groups
+        )
+
+    def row_seconds(self, num_draft_tokens: int) -> float:
+        """What each of so many draft tokens adds to the pass, for all sequences in it together."""
+        groups = self._groups[-1]
+        return (groups.pass_seconds(num_draft_tokens) - groups.pass_seconds(0)) / num_draft_tokens * groups.num_groups
+
+
+class RoundCosts:
+    """Predicts the duration of a round with K draft tokens if all running requests have as many.
+
+    Then what is best for one is best for all, and nobody's choice depends on who chooses first. They either share one
+    pass, and the target waits while all of them draft; or they form two groups, and one drafts while the windows of the
+    other are verified. The target does what takes less time (`Gathering`), and so does the prediction.
+
+    The passes that are seen now are no measure of that: with other K there would be other ones.
     """
 
     def __init__(self) -> None:
-        self._announced: tuple[tuple[int, int], ...] = ()
+        self._announced: tuple[tuple[int, int, int], ...] = ()
         self._forward: ForwardCosts | None = None
         self._step_seconds = self._draft_queue_seconds = 0.0
         self._lookup_seconds = 0.0
-        self._network_seconds = 0.0
-        self._queue_ratio = 0.0
-        self._batch_sequences = 1.0
+        self._network_seconds = self._draft_network_seconds = 0.0
+        self._num_running = 0
+        self._num_others = 0.0
         self._num_drafted = 0
-        self._has_looked_up = False
-        self._has_verified = False
+        self._has_looked_up = self._has_verified = self._has_asked = False
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
         """Take the costs that a target measured when it started, unless they are known."""
-        announced = tuple((cost.rows, cost.microseconds) for cost in model_info.forward_costs)
+        announced = tuple((cost.rows, max(cost.sequences, 1), cost.microseconds) for cost in model_info.forward_costs)
         if announced and announced != self._announced:
             self._announced = announced
             try:
-                self._forward = ForwardCosts((rows, microseconds / 1e6) for rows, microseconds in announced)
+                self._forward = ForwardCosts.measured(
+                    (rows, sequences, microseconds / 1e6) for rows, sequences, microseconds in announced
+                )
             except ValueError:
                 # Costs that make no sense are those of a target that measured nothing.
                 self._forward = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A request is decoded while the block runs."""
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
 
     def observe(self, done: Round) -> None:
         """Take in a round that was committed. The prefill is not a round."""
@@ -53,15 +121,20 @@ class RoundCosts:
             if self._forward is None:
                 first = times.target_compute / (1 + (verify.batch_rows - 1) / (_ROWS_TWICE_THE_TIME - 1))
                 self._forward = ForwardCosts([(1, first), (_ROWS_TWICE_THE_TIME, 2 * first)])
-            self._forward.observe(verify.batch_rows, times.target_compute)
+            self._forward.observe(verify.batch_rows, times.target_compute, verify.batch_sequences)
             rate = _RATE if self._has_verified else 1.0
             self._has_verified = True
-            self._network_seconds += rate * (times.network - self._network_seconds)
-            self._queue_ratio += rate * (times.target_queue / times.target_compute - self._queue_ratio)
-            self._batch_sequences += rate * (verify.batch_sequences - self._batch_sequences)
-        seconds = times.draft_queue + times.draft_compute
-        if draft is None or not done.num_draft_tokens:
+            self._network_seconds += rate * (done.target_network_seconds - self._network_seconds)
+            # Other orchestrators may have requests there, too.
+            self._num_others += rate * (max(0, verify.batch_sequences - self._num_running) - self._num_others)
+        if draft is None:
             return
+        rate = _RATE if self._has_asked else 1.0
+        self._has_asked = True
+        self._draft_network_seconds += rate * (done.draft_network_seconds - self._draft_network_seconds)
+        if not done.num_draft_tokens:
+            return
+        seconds = times.draft_queue + times.draft_compute
         if done.is_by_lookup:
             rate = _RATE if self._has_looked_up else 1.0
             self._has_looked_up = True
@@ -70,39 +143,50 @@ class RoundCosts:
             # The whole time holds what the drafter had to catch up on, such as the prompt. Who does not say more is
             # believed only where that is little.
             if draft.step_microseconds:
-                self._observe_step(draft.step_microseconds / 1e6)
+                self._observe_step(draft.step_microseconds / 1e6, draft.batch_sequences)
             elif done.index > 1:
-                self._observe_step(times.draft_compute / max(1, done.num_steps))
+                self._observe_step(times.draft_compute / max(1, done.num_steps), draft.batch_sequences)
             self._draft_queue_seconds += _RATE * (times.draft_queue - self._draft_queue_seconds)
 
-    def _observe_step(self, seconds: float) -> None:
+    def _observe_step(self, seconds: float, num_sequences: int) -> None:
         # Averaged by their logarithms, and the first ones alike: one step that took very long is soon forgotten.
         self._num_drafted += 1
         rate = max(_RATE, 1.0 / self._num_drafted)
-        ratio = max(seconds, _LEAST_SECONDS) / max(self._step_seconds, _LEAST_SECONDS)
+        alone = max(seconds / self._growth(num_sequences), _LEAST_SECONDS)
+        ratio = alone / max(self._step_seconds, _LEAST_SECONDS)
         self._step_seconds = max(self._step_seconds, _LEAST_SECONDS) * ratio**rate
 
     def are_known(self, *, by_lookup: bool) -> bool:
         """Whether enough is known to base a choice on: of rounds that a draft model works for, what it takes."""
         return self._forward is not None and (by_lookup or self._num_drafted > 0)
 
-    def draft_seconds(self, num_steps: int, *, by_lookup: bool) -> float:
-        """Expected duration of drafting, in seconds.
+    @property
+    def num_sequences(self) -> float:
+        """Requests that the target is thought to decode at present, those of others included; at least 1."""
+        return max(1.0, self._num_running + self._num_others)
+
+    def predicted(self, *, by_lookup: bool) -> PredictedRounds:
+        """What rounds are expected to take now.
 
         Args:
-            num_steps: of a draft model.
-            by_lookup: whether lookup finds the tokens instead.
-        """
-        return self._lookup_seconds if by_lookup else num_steps * self._step_seconds + self._draft_queue_seconds
-
-    def other_seconds(self, num_draft_tokens: int) -> float:
-        """Expected duration of a round with so many draft tokens without the drafting, in seconds.
+            by_lookup: whether lookup finds the draft tokens, and no model makes them.
 
         Raises:
             RuntimeError: nothing is known yet.
         """
         if self._forward is None:
             raise RuntimeError("no forward pass was measured yet")
-        rows = max(1.0, self._batch_sequences) * (num_draft_tokens + 1)
-        verify = (1.0 + self._queue_ratio) * self._forward.seconds(rows)
-        return self._network_seconds + verify
+        asking = self._draft_network_seconds + (self._lookup_seconds if by_lookup else self._draft_queue_seconds)
+        num_all = self.num_sequences
+        groups = []
+        for num_groups in (1, 2) if num_all >= _SEQUENCES_OF_TWO_GROUPS else (1,):
+            num_sequences = num_all / num_groups
+            step_seconds = 0.0 if by_lookup else self._step_seconds * self._growth(num_sequences)
+            groups.append(_Groups(num_groups, num_sequences, step_seconds, self._forward))
+        return PredictedRounds(self._network_seconds, asking, groups)
+
+    def _growth(self, num_sequences: float) -> float:
+        """Of a draft step with so many sequences: it is taken to grow with them as a pass of the target does."""
+        if self._forward is None or num_sequences <= 1:
+            return 1.0
+        return self._forward.seconds(num_sequences, num_sequences) / self._forward.seconds(1)

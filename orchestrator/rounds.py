@@ -68,15 +68,26 @@ class Round:
         """`hit` or `miss` if the draft service had drafted ahead, else empty."""
         return _AHEAD_WORDS.get(self.drafted.ahead, "")
 
+    @property
+    def draft_network_seconds(self) -> float:
+        """What the draft service does not account for of the wait for it."""
+        draft = self.drafted.timings or _NO_TIMINGS
+        # It may have been at work before the wait began; what that overlapped was not lost.
+        return max(0.0, self.drafted.wait_seconds - (draft.queue_microseconds + draft.compute_microseconds) / 1e6)
+
+    @property
+    def target_network_seconds(self) -> float:
+        """What the target does not account for of the wait for it."""
+        target = self.judged.verdict.timings
+        return max(0.0, self.judged.wait_seconds - (target.queue_microseconds + target.compute_microseconds) / 1e6)
+
     def times(self) -> RoundTimes:
         """Where the time went."""
         draft = self.drafted.timings or _NO_TIMINGS
         target = self.judged.verdict.timings
         draft_queue, draft_compute = draft.queue_microseconds / 1e6, draft.compute_microseconds / 1e6
         target_queue, target_compute = target.queue_microseconds / 1e6, target.compute_microseconds / 1e6
-        # The drafter may have been at work before the wait began; what that overlapped was not lost.
-        network = max(0.0, self.drafted.wait_seconds - draft_queue - draft_compute)
-        network += max(0.0, self.judged.wait_seconds - target_queue - target_compute)
+        network = self.draft_network_seconds + self.target_network_seconds
         waiting = max(0.0, self.wall_seconds - self.drafted.wait_seconds - self.judged.wait_seconds)
         return RoundTimes(draft_queue, draft_compute, target_queue, target_compute, network, waiting)
 

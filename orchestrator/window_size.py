@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from orchestrator.acceptance import AcceptanceByPosition
+from orchestrator.common_window import CommonWindow
 from orchestrator.round_costs import RoundCosts
 from orchestrator.rounds import Round
+from orchestrator.window_shape import NO_WINDOW, WindowShape, best_shape
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
 from specdec.v1 import model_pb2
 
@@ -16,8 +16,6 @@ _REQUEST_DECAY = 0.96
 _SHARED_DECAY = 0.998
 _SHARED_WEIGHT = 6.0
 """Windows of its own after which a request counts as much as all others."""
-_WORTH_A_CHANGE = 1.02
-"""Another K must promise so much more than the present one; estimates that are nearly equal must not make K swing."""
 _HOPE = 0.6
 """Acceptance that every request begins with at least: a few windows in vain cost less than never to draft again."""
 _NO_ACCIDENT = 1e-3
@@ -26,25 +24,16 @@ what came before them no longer counts."""
 _FIRST_PAUSE = 8
 _LONGEST_PAUSE = 64
 """Rounds without drafts before they are tried again; each attempt in vain doubles the pause."""
+_SEVERAL = 1.5
+"""From so many running requests on, as an average, all do the same."""
+_CLEARLY = 0.7
+"""A draft token is left out of a window that others have, too, where it is worth less than this part of its row."""
 _FIRST_CHOICE = 4
 """K before any time was measured."""
-_HOPELESS = 0.01
-"""Windows are not made longer than this probability of being accepted to the end."""
-
-
-_MOST_BRANCHING_STEPS = 4
-"""A window of more steps has no runners-up: then the chain is what brings most."""
 _RUNNERS_UP = (0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
 """Shares of rounds in which the first, second, ... runner-up is accepted, before any was measured."""
 _RUNNERS_UP_WEIGHT = 20.0
 """Windows that these are worth."""
-
-
-class _Shape(NamedTuple):
-    """Of a window: steps of drafting, and runners-up of these steps."""
-
-    num_steps: int
-    num_others: int
 
 
 class WindowSize(Protocol):
@@ -80,6 +69,8 @@ class SharedExperience:
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
+        self.common: CommonWindow | None = CommonWindow(self.costs)
+        """What all requests do while several run; None: these must not follow others."""
         self._acceptance = {by_lookup: AcceptanceByPosition(_SHARED_DECAY) for by_lookup in (False, True)}
         self._runners_up = [(share * _RUNNERS_UP_WEIGHT, _RUNNERS_UP_WEIGHT) for share in _RUNNERS_UP]
         self.sources: set[bool] = set()
@@ -91,7 +82,9 @@ class SharedExperience:
         By the rejection and block rules a request with the seed of an earlier one meets the same random numbers. If its
         windows depended on how those had fallen, its text would no longer follow the target's law.
         """
-        return SharedExperience(self.costs)
+        experience = SharedExperience(self.costs)
+        experience.common = None
+        return experience
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
         """Take in what a target says of itself."""
@@ -103,6 +96,8 @@ class SharedExperience:
         if done.num_draft_tokens:
             self.sources.add(done.is_by_lookup)
             self._acceptance[done.is_by_lookup].observe(done.num_steps, done.num_accepted_steps)
+            if self.common is not None and not done.is_by_lookup:
+                self.common.observe(done)
             for place in range(min(done.num_draft_tokens - done.num_steps, len(self._runners_up))):
                 accepted, windows = self._runners_up[place]
                 is_accepted = place == done.accepted_runner_up
@@ -140,7 +135,7 @@ class MeasuredWindowSize:
 
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
-        shape = self._model.choose() if self._has_model else _Shape(0, 0)
+        shape = self._model.choose() if self._has_model else NO_WINDOW
         lookup, model = self._lookup.choose().num_steps, sum(shape)
         if not model and self._experience.sources == {False}:
             # Nobody looks anything up here, as far as has been seen.
@@ -176,13 +171,54 @@ class _SourceWindowSize:
         self._num_alike = 0
         self._is_due = False
         """Drafts are to be tried again whatever is thought of them: what they cost may have changed, too."""
-        self._current: _Shape | None = None
+        self._current: WindowShape | None = None
+        self._turn = 0
+        """The last one that it chose in with all others."""
+        self._num_declined = 0
 
-    def choose(self) -> _Shape:
+    def choose(self) -> WindowShape:
         """For the next round."""
+        costs, common = self._experience.costs, self._experience.common
+        is_alone = costs.num_sequences < _SEVERAL or not costs.are_known(by_lookup=False)
+        if self._by_lookup or common is None or is_alone:
+            return self._choose_alone()
+        return self._choose_with(common)
+
+    def _choose_with(self, common: CommonWindow) -> WindowShape:
+        """As all others, but for draft tokens that this request's text makes worthless."""
+        gains = self._experience.gains(self._limit) if self._branches else ()
+        shape = common.choose(self._turn, self._limit, gains)
+        self._turn = common.turn
+        if not self._branches:
+            shape = WindowShape(shape.num_steps, 0)
+        if shape.num_steps and not common.is_trial:
+            shape = self._worthwhile(shape, common)
+        self._current = shape
+        return shape
+
+    def _worthwhile(self, shape: WindowShape, common: CommonWindow) -> WindowShape:
+        least = _CLEARLY * common.least_survival(shape)
+        survival, num_steps = 1.0, 0
+        for rate in self._acceptance.rates(common.rates(shape.num_steps), _SHARED_WEIGHT):
+            survival *= rate
+            if survival < least:
+                break
+            num_steps += 1
+        if num_steps:
+            self._num_declined = 0
+            return WindowShape(num_steps, shape.num_others)
+        common.declined()
+        self._num_declined += 1
+        if self._num_declined >= self._pause:
+            self._num_declined = 0
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
+        return NO_WINDOW
+
+    def _choose_alone(self) -> WindowShape:
         before, self._current = self._current, self._best()
         if self._is_due and not self._current.num_steps:
-            self._current = _Shape(min(1, self._limit), 0)
+            self._current = WindowShape(min(1, self._limit), 0)
         self._is_due = False
         is_alike = (before is not None and before.num_steps > 0) == (self._current.num_steps > 0)
         self._num_alike = self._num_alike + 1 if is_alike else 1
@@ -209,45 +245,14 @@ class _SourceWindowSize:
                     self._acceptance.observe(size, 0)
         self._acceptance.observe(num_steps, num_accepted)
 
-    def _best(self) -> _Shape:
+    def _best(self) -> WindowShape:
         """By what is known now; the present shape unless another is clearly better."""
         costs = self._experience.costs
         if not costs.are_known(by_lookup=self._by_lookup):
-            return _Shape(min(_FIRST_CHOICE, self._limit), 0)
-        best, best_pace, current_pace = _Shape(0, 0), 0.0, 0.0
-        # As far as it is looked at: long windows seldom are.
-        seconds: list[float] = []
+            return WindowShape(min(_FIRST_CHOICE, self._limit), 0)
         gains = self._experience.gains(self._limit) if self._branches else ()
-        for num_steps, tokens in enumerate(expected_tokens(self._rates()[: self._limit])):
-            draft_seconds = costs.draft_seconds(num_steps, by_lookup=self._by_lookup) if num_steps else 0.0
-            room = self._limit - num_steps if 0 < num_steps <= _MOST_BRANCHING_STEPS else 0
-            most = num_steps + min(room, len(gains))
-            seconds.extend(costs.other_seconds(count) for count in range(len(seconds), most + 1))
-            for num_others, more in enumerate(itertools.accumulate(gains[:room], initial=0.0)):
-                pace = (tokens + more) / (draft_seconds + seconds[num_steps + num_others])
-                shape = _Shape(num_steps, num_others)
-                if pace > best_pace:
-                    best, best_pace = shape, pace
-                if shape == self._current:
-                    current_pace = pace
-        if self._current is not None and best_pace < _WORTH_A_CHANGE * current_pace:
-            return self._current
-        return best
+        rates = self._rates()[: self._limit]
+        return best_shape(costs.predicted(by_lookup=self._by_lookup), rates, gains, self._current)
 
     def _rates(self) -> list[float]:
         return self._acceptance.rates(self._experience.rates(self._limit, by_lookup=self._by_lookup), _SHARED_WEIGHT)
-
-
-def expected_tokens(rates: Sequence[float]) -> Iterator[float]:
-    """Tokens of a round for 0, 1, ... steps of drafting, as long as a window may well be accepted to the end.
-
-    Args:
-        rates: conditional acceptance of position 0, 1, ...
-    """
-    survival, tokens = 1.0, 0.0
-    for rate in [1.0, *rates]:
-        survival *= rate
-        if survival < _HOPELESS:
-            return
-        tokens += survival
-        yield tokens

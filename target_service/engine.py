@@ -62,8 +62,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._hidden_states = hidden_states
         self._scheduler = Scheduler(max_batch_rows, prefill_chunk_rows)
         self._gathering = Gathering()
-        points = [(cost.rows, cost.microseconds / 1e6) for cost in info.forward_costs]
-        self._costs = ForwardCosts(points) if points else None
+        points = [(cost.rows, max(cost.sequences, 1), cost.microseconds / 1e6) for cost in info.forward_costs]
+        self._costs = ForwardCosts.measured(points) if points else None
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
 
     @property
@@ -242,9 +242,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         """What a pass would have taken with nothing in it, and what each sequence added, in seconds."""
         if self._costs is None:
             return duration, 0.0
-        self._costs.observe(num_rows, duration)
-        halves = 2 * self._costs.seconds(num_rows / 2)
-        fixed = max(0.0, min(duration, halves - self._costs.seconds(num_rows)))
+        self._costs.observe(num_rows, duration, num_sequences)
+        fixed = min(duration, self._costs.empty_seconds(num_rows))
         return fixed, (duration - fixed) / num_sequences
 
     def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:

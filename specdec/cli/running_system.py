@@ -12,6 +12,7 @@ from typing import NamedTuple
 import grpc
 
 from specdec.client import GenerationClient
+from specdec.forward_costs import ForwardCosts
 from specdec.planning.acceptance import Acceptance
 from specdec.planning.pass_costs import PassCosts, PassPoint
 from specdec.serving.channel import open_channel
@@ -148,8 +149,20 @@ async def _round_trip(ask: Callable[[], Awaitable[object]]) -> float:
 
 def _costs(costs: Iterable[model_pb2.ForwardCost]) -> PassCosts | None:
     """None: not measured, or nothing that could be."""
+    passes = [(cost.rows, max(cost.sequences, 1), cost.microseconds / 1e6) for cost in costs]
+    most = max((sequences for _, sequences, _ in passes), default=1)
     try:
-        return PassCosts(PassPoint(cost.rows, cost.microseconds / 1e6) for cost in costs)
+        if most == 1:
+            return PassCosts(PassPoint(rows, seconds) for rows, _, seconds in passes)
+        # What sequences cost was measured with few rows, and comes on top of more of them as well.
+        known = ForwardCosts.measured(passes)
+        rows_of_one = [rows for rows, sequences, _ in passes if sequences == 1]
+        rows_of_most = sorted({most, *(rows for rows in rows_of_one if rows > most)})
+        return PassCosts(
+            PassPoint(rows, known.seconds(rows, sequences), sequences)
+            for sequences, all_rows in ((1, rows_of_one), (most, rows_of_most))
+            for rows in all_rows
+        )
     except ValueError:
         return None
 

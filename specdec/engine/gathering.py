@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MARGIN_SECONDS = 0.002
 _RATE = 0.2
 """Weight of one value in an average."""
+
+_CLEARLY = 0.9
+"""What a wait may take of what it saves; some of those who are waited for are late."""
 
 
 @dataclass(slots=True)
@@ -98,6 +103,22 @@ class Gathering:
             lost = num_waiting * (arrival - now + count * self._each_seconds) + count * (arrival - now) - there
             if gain - lost > best_gain:
                 best, best_gain = count, gain - lost
+        if best < len(expected) and self._is_one_group_quicker(usual for _, usual, _, _ in expected):
+            best = len(expected)
         for moment, usual, _, _ in expected[:best]:
             until = max(until, moment + usual + _MARGIN_SECONDS)
         return _Wait({sequence for *_, sequence in expected[:best]}, until)
+
+    def _is_one_group_quicker(self, missing_seconds: Iterable[float]) -> bool:
+        """Whether those who are there and those who are missing would do better together than in turns, round by round.
+
+        In turns both wait for the other's pass, and so for what a pass takes with nothing in it once more; together the
+        target waits until the last of them is back. They do not go on in turns if those who are there are back sooner
+        than the others: after the next pass it is them who are waited for.
+
+        Args:
+            missing_seconds: what those who are missing usually take.
+        """
+        there = [usual for sequence, usual in self._usual_seconds.items() if sequence not in self._answered]
+        longest = max(missing_seconds)
+        return bool(there) and longest < min(_CLEARLY * self._pass_seconds, statistics.median(there) + _MARGIN_SECONDS)

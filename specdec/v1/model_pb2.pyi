@@ -107,7 +107,9 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def forward_costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForwardCost]:
-        """What a forward pass costs, measured when the service started; rows increase. Empty: not measured."""
+        """What a forward pass costs, measured when the service started; rows increase among those of as many
+        sequences. Empty: not measured.
+        """
 
     @_builtins.property
     def feature_states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -151,19 +153,23 @@ class ForwardCost(_message.Message):
 
     ROWS_FIELD_NUMBER: _builtins.int
     MICROSECONDS_FIELD_NUMBER: _builtins.int
+    SEQUENCES_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Tokens of all sequences in the pass."""
     microseconds: _builtins.int
     """How long it took, in microseconds."""
+    sequences: _builtins.int
+    """How many sequences the rows belonged to, evenly. 0: one."""
     def __init__(
         self,
         *,
         rows: _builtins.int = ...,
         microseconds: _builtins.int = ...,
+        sequences: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["microseconds", b"microseconds", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["microseconds", b"microseconds", "rows", b"rows", "sequences", b"sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ def made_round(
     verify_seconds: float = 0.1,
     draft_seconds: float = 0.0,
     network_seconds: float = 0.0,
+    draft_network_seconds: float = 0.0,
     queue_seconds: float = 0.0,
     batch_sequences: int = 1,
     batch_rows: int | None = None,
@@ -22,6 +23,7 @@ def made_round(
     runner_up: int | None = None,
     index: int = 2,
     step_seconds: float = 0.0,
+    draft_sequences: int = 1,
 ) -> Round:
     """One round.
 
@@ -31,6 +33,7 @@ def made_round(
         verify_seconds: of the forward pass.
         draft_seconds: of all draft steps.
         network_seconds: on the way to the target and back.
+        draft_network_seconds: on the way to the draft service and back, if it was asked.
         queue_seconds: before the forward pass.
         batch_sequences: in the pass.
         batch_rows: in the pass; None: those of so many windows like this one.
@@ -38,6 +41,7 @@ def made_round(
         steps: nodes that are a chain, if the window is a tree: all others follow the committed prefix. 0: all.
         index: of the round.
         step_seconds: of a step, as the drafter says; 0: it does not.
+        draft_sequences: that were drafted for in its first step.
         runner_up: which of the others was accepted, alone.
     """
     parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
@@ -55,9 +59,11 @@ def made_round(
     timings = None
     if num_draft_tokens:
         timings = model_pb2.Timings(
-            compute_microseconds=round(draft_seconds * 1e6), step_microseconds=round(step_seconds * 1e6)
+            compute_microseconds=round(draft_seconds * 1e6),
+            step_microseconds=round(step_seconds * 1e6),
+            batch_sequences=draft_sequences,
         )
-    drafted = Drafted(window, wait_seconds=draft_seconds, timings=timings, source=source)
+    drafted = Drafted(window, wait_seconds=draft_seconds + draft_network_seconds, timings=timings, source=source)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
     return Round(index, drafted, judged, drafted.wait_seconds + judged.wait_seconds)

@@ -2,11 +2,10 @@
 
 import itertools
 import random
-from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience, expected_tokens
+from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience
 from orchestrator.window_sizes import NO_TOKENS
 from specdec.forward_costs import ForwardCosts
 from specdec.v1 import draft_pb2, model_pb2
@@ -54,14 +53,6 @@ class Bench:
             self.tokens += accepted + 1
             chosen.append(count)
         return chosen
-
-
-@pytest.mark.parametrize(
-    ("rates", "expected"),
-    [([], [1.0]), ([0.5, 0.5], [1.0, 1.5, 1.75]), ([0.0, 0.9], [1.0]), ([0.05, 0.05], [1.0, 1.05])],
-)
-def test_expected_tokens(rates: Sequence[float], expected: Sequence[float]) -> None:
-    assert list(expected_tokens(rates)) == pytest.approx(expected)
 
 
 def test_a_good_drafter_gets_long_windows_and_a_bad_one_none() -> None:

@@ -64,3 +64,29 @@ def test_one_stall_moves_little() -> None:
     costs.observe(0, 1.0)
     costs.observe(3, 0.0)
     assert costs.seconds(1) < 0.012
+
+
+def test_sequences_cost_besides_their_rows() -> None:
+    costs = ForwardCosts.measured([(1, 1, 0.02), (9, 1, 0.028), (8, 8, 0.062)])
+    assert costs.seconds(8) == pytest.approx(0.027)
+    assert costs.seconds(8, 8) == pytest.approx(0.062)
+    assert costs.seconds(16, 8) == pytest.approx(0.07)
+    assert costs.empty_seconds(8) == pytest.approx(2 * 0.023 - 0.027 - 0.005)
+    assert ForwardCosts.measured([(1, 1, 0.02), (9, 1, 0.028), (8, 8, 0.01)]).seconds(8, 8) == pytest.approx(0.027)
+
+
+def test_what_sequences_cost_is_learnt_from_passes_of_different_kinds() -> None:
+    truth, costs = ForwardCosts(POINTS, 0.003), ForwardCosts(POINTS, 0.001)
+    for _ in range(600):
+        for rows, sequences in ((1, 1), (5, 1), (9, 1), (8, 8), (16, 4)):
+            costs.observe(rows, truth.seconds(rows, sequences), sequences)
+    assert costs.seconds(8, 8) == pytest.approx(truth.seconds(8, 8), rel=0.05)
+    assert costs.seconds(9) == pytest.approx(truth.seconds(9), rel=0.1)
+
+
+@pytest.mark.parametrize("passes", [[], [(8, 8, 0.1)], [(1, 0, 0.1)], [(1, 1, 0.1), (1, 1, 0.1)]])
+def test_passes_that_say_nothing(passes: list[tuple[int, int, float]]) -> None:
+    with pytest.raises(ValueError, match="forward costs"):
+        ForwardCosts.measured(passes)
+    with pytest.raises(ValueError, match="forward costs"):
+        ForwardCosts([(1, 0.1)], -0.1)

@@ -15,15 +15,17 @@ def _runner() -> ModelRunner:
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "max_length", "expected"),
-    [(20, 512, [1, 2, 3, 5, 9, 17]), (512, 40, [1, 2, 3, 5]), (512, 2, [1]), (1, 512, [1])],
+    ("max_rows", "max_length", "expected", "of_several"),
+    [(20, 512, [1, 2, 3, 5, 9, 17], [8]), (512, 40, [1, 2, 3, 5], [8]), (512, 2, [1], [8]), (7, 512, [1, 2, 3, 5], [])],
 )
 def test_it_measures_as_many_rows_as_can_be_run(
-    runner: ModelRunner, max_rows: int, max_length: int, expected: list[int]
+    runner: ModelRunner, max_rows: int, max_length: int, expected: list[int], of_several: list[int]
 ) -> None:
-    costs = measure_forward_costs(runner, max_rows, max_length)
-    assert [cost.rows for cost in costs] == expected
-    assert ForwardCosts((cost.rows, cost.microseconds / 1e6) for cost in costs).seconds(1) < 1
+    measured = measure_forward_costs(runner, max_rows, max_length)
+    assert [cost.rows for cost in measured if not cost.sequences] == expected
+    assert [(cost.rows, cost.sequences) for cost in measured if cost.sequences] == [(8, 8) for _ in of_several]
+    costs = ForwardCosts.measured((cost.rows, cost.sequences or 1, cost.microseconds / 1e6) for cost in measured)
+    assert 0 < costs.seconds(1) <= costs.seconds(1, 2) < 1
 
 
 def test_it_ends_when_the_time_is_over(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:

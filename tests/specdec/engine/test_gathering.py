@@ -132,6 +132,31 @@ def test_a_target_serves_as_much_as_it_can(pauses: list[float], each_seconds: fl
     assert together >= 0.99 * rounds_per_second(pauses, 0.1, each_seconds, waits=False)
 
 
+@pytest.mark.parametrize(("pause", "passes"), [(0.004, [16]), (0.03, [8])])
+def test_halves_that_take_turns_become_one_where_that_is_quicker(pause: float, passes: list[int]) -> None:
+    """As after a trial of drafts that are given up: each half is back before the pass of the other is over."""
+    it = Gathering()
+    arrivals = [(0.03 * (sequence % 2), sequence) for sequence in range(16)]
+    now, waiting, sizes = 0.0, list[int](), list[int]()
+    while len(sizes) < 40:
+        for moment, sequence in sorted(arrival for arrival in arrivals if arrival[0] <= now):
+            it.returned(sequence, moment)
+            waiting.append(sequence)
+        arrivals = [arrival for arrival in arrivals if arrival[0] > now]
+        patience = it.wait_seconds(now, len(waiting)) if waiting else 1.0
+        if patience > 0:
+            now = min([now + patience, *(moment for moment, _ in arrivals)])
+            continue
+        now += 0.016 + 0.005 * len(waiting)
+        it.passed(0.016, 0.005)
+        for sequence in waiting:
+            it.answered(sequence, now)
+            arrivals.append((now + pause, sequence))
+        sizes.append(len(waiting))
+        waiting = []
+    assert sorted(set(sizes[20:])) == passes
+
+
 def test_what_each_sequence_adds_to_a_pass_is_lost_by_those_who_are_there() -> None:
     it = gathering(0.1, 0.01)
     it.passed(0.1, 0.0)
