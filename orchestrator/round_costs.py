@@ -165,6 +165,13 @@ class RoundCosts:
         """Requests that the target is thought to decode at present, those of others included; at least 1."""
         return max(1.0, self._num_running + self._num_others)
 
+    def asking_share(self) -> float:
+        """What asking for lookup adds to a round without draft tokens, as a share of it; 0 while nothing is known."""
+        if self._forward is None:
+            return 0.0
+        asking = self._draft_network_seconds + self._lookup_seconds
+        return asking / self.predicted(by_lookup=True).seconds(0, 0)
+
     def predicted(self, *, by_lookup: bool) -> PredictedRounds:
         """What rounds are expected to take now.
 

@@ -30,6 +30,11 @@ _CLEARLY = 0.7
 """A draft token is left out of a window that others have, too, where it is worth less than this part of its row."""
 _FIRST_CHOICE = 4
 """K before any time was measured."""
+_LOOKUP_HOPE = 1.0
+_LOOKUP_RATE = 0.1
+"""Weight of one round in what asking for lookup brings."""
+_LOOKUP_TURNS = 16
+"""Where it brings too little, it is asked for once in so many rounds."""
 _RUNNERS_UP = (0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
 """Shares of rounds in which the first, second, ... runner-up is accepted, before any was measured."""
 _RUNNERS_UP_WEIGHT = 20.0
@@ -132,11 +137,19 @@ class MeasuredWindowSize:
         self._has_model = has_model
         self._model = _SourceWindowSize(limit, experience, by_lookup=False, branches=branches)
         self._lookup = _SourceWindowSize(limit, experience, by_lookup=True, branches=False)
+        self._is_lookup_asked_alone = False
+        self._lookup_gain = _LOOKUP_HOPE
+        """Tokens that asking for lookup alone adds to a round, those where nothing is found included."""
+        self._num_rounds = 0
 
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
         shape = self._model.choose() if self._has_model else NO_WINDOW
         lookup, model = self._lookup.choose().num_steps, sum(shape)
+        self._num_rounds += 1
+        self._is_lookup_asked_alone = not model and self._is_lookup_worth_asking()
+        if not model and not self._is_lookup_asked_alone:
+            return NO_TOKENS
         if not model and self._experience.sources == {False}:
             # Nobody looks anything up here, as far as has been seen.
             return NO_TOKENS
@@ -145,8 +158,18 @@ class MeasuredWindowSize:
     def observe(self, done: Round) -> None:
         """See `WindowSize`."""
         self._experience.observe(done)
+        if self._is_lookup_asked_alone and done.drafted.timings is not None:
+            self._lookup_gain += _LOOKUP_RATE * (done.num_accepted_tokens - self._lookup_gain)
         if done.num_draft_tokens:
             (self._lookup if done.is_by_lookup else self._model).observe(done)
+
+    def _is_lookup_worth_asking(self) -> bool:
+        """Whether what it finds is worth the way to the draft service and back, which every round takes."""
+        costs, common = self._experience.costs, self._experience.common
+        # Who asks comes a little later, so that all had better do so at once.
+        is_with_others = self._has_model and common is not None and costs.num_sequences >= _SEVERAL
+        turn = common.turn if common is not None and is_with_others else self._num_rounds
+        return turn % _LOOKUP_TURNS == 0 or self._lookup_gain >= costs.asking_share()
 
 
 class _SourceWindowSize:

@@ -24,6 +24,7 @@ def made_round(
     index: int = 2,
     step_seconds: float = 0.0,
     draft_sequences: int = 1,
+    is_asked: bool = False,
 ) -> Round:
     """One round.
 
@@ -42,6 +43,7 @@ def made_round(
         index: of the round.
         step_seconds: of a step, as the drafter says; 0: it does not.
         draft_sequences: that were drafted for in its first step.
+        is_asked: the draft service had its say even if there is no draft token.
         runner_up: which of the others was accepted, alone.
     """
     parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
@@ -57,7 +59,7 @@ def made_round(
         ),
     )
     timings = None
-    if num_draft_tokens:
+    if num_draft_tokens or is_asked:
         timings = model_pb2.Timings(
             compute_microseconds=round(draft_seconds * 1e6),
             step_microseconds=round(step_seconds * 1e6),

@@ -233,3 +233,35 @@ def test_drafts_that_were_too_dear_once_are_tried_again() -> None:
     assert chosen[0] == 0
     assert max(chosen[:20]) == 1
     assert chosen[-1] >= 4
+
+
+def asked_for_lookup(num_rounds: int, found_every: int, draft_network_seconds: float) -> int:
+    """How many rounds asked for lookup, where a draft model does not pay and lookup finds something now and then."""
+    bench = Bench(STEEP, draft_seconds=0.5)
+    size = bench.request()
+    bench.run(size, 0.0, 40)
+    size.observe(made_round(4, 4, source=draft_pb2.DRAFT_SOURCE_SUFFIX))
+    num_asked = 0
+    for number in range(num_rounds):
+        sizes = size.choose()
+        if sizes.model:
+            size.observe(made_round(sizes.model, 0, draft_seconds=0.5 * sizes.model))
+            continue
+        num_asked += sizes.lookup > 0
+        count = sizes.lookup if number % found_every == 0 else 0
+        size.observe(
+            made_round(
+                count,
+                count,
+                source=draft_pb2.DRAFT_SOURCE_SUFFIX,
+                draft_network_seconds=draft_network_seconds if sizes.lookup else 0.0,
+                is_asked=sizes.lookup > 0,
+            )
+        )
+    return num_asked
+
+
+def test_lookup_that_finds_nothing_is_seldom_asked_where_asking_takes_time() -> None:
+    assert asked_for_lookup(200, 1000, 0.02) < 50
+    assert asked_for_lookup(200, 1000, 0.0) > 180
+    assert asked_for_lookup(200, 2, 0.02) > 150
