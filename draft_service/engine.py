@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from draft_service.drafters.drafter import Drafter
-from draft_service.sequence import Draft, DraftSequence
+from draft_service.sequence import Draft, DraftSequence, check_ahead
 from specdec.draft_source import source_name
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine
@@ -65,12 +65,26 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         """A pass for what nobody has asked for yet. Returns whether there is more."""
         try:
             has_worked = self._drafter.work_ahead()
+            self._tell_candidates()
         except Exception as error:  # noqa: BLE001 - as above; here nobody waits, so nobody has to be told
             self._batch_failed(error)
             return False
         if has_worked:
             self._num_failed_batches = 0
         return has_worked
+
+    def _tell_candidates(self) -> None:
+        """Send continuations whose outcome is not known yet to those who want them now."""
+        for offer in self._drafter.candidates():
+            sequence = offer.sequence
+            event = draft_pb2.DraftEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=offer.round)
+            event.candidates.base_length = offer.base_length
+            for each in offer.branches:
+                event.candidates.candidates.add(
+                    num_accepted_tokens=each.num_accepted, next_token_id=each.next_token_id, token_ids=each.token_ids
+                )
+            self._send(sequence.connection, event)
+        self._flush()
 
     def _carry_out(self, connection: DraftConnection, command: draft_pb2.DraftCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
@@ -105,6 +119,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         if sequence is None:
             return
         self._check_count(commit)
+        check_ahead(commit, sequence, self._drafter.info.max_num_draft_tokens)
         num_accepted = sequence.commit(commit, self._drafter.info.vocab_size)
         self._drafter.commit(sequence, num_accepted)
         # A draft still in the making continues a prefix that is over; the orchestrator did not wait for it.
@@ -112,13 +127,11 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         if unfinished is not None:
             end_span(unfinished.span, NOBODY_WAITS)
         if commit.num_draft_tokens or commit.num_lookup_tokens:
-            self._begin(
-                sequence,
-                commit,
-                arrived,
-                is_open=unfinished is not None and unfinished.is_open,
-                drafts_ahead=commit.draft_ahead,
-            )
+            draft = self._begin(sequence, commit, arrived, is_open=unfinished is not None and unfinished.is_open)
+            draft.drafts_ahead = commit.draft_ahead
+            draft.num_ahead_wanted = commit.num_ahead_tokens
+            draft.max_candidates = commit.max_candidates
+            draft.is_candidate = commit.is_candidate
 
     def _begin(
         self,
@@ -127,8 +140,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         arrived: float,
         *,
         is_open: bool,
-        drafts_ahead: bool = False,
-    ) -> None:
+    ) -> Draft:
         span = start_remote_span(
             names.DRAFT_PROPOSE,
             command.trace_context,
@@ -138,7 +150,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
                 names.SEQUENCE_EPOCH: sequence.epoch,
             },
         )
-        self._drafts[sequence.connection, sequence.sequence_id] = Draft(
+        draft = Draft(
             sequence,
             command.round,
             command.num_draft_tokens,
@@ -147,8 +159,9 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             arrived,
             is_open,
             max_steps=command.max_draft_steps,
-            drafts_ahead=drafts_ahead,
         )
+        self._drafts[sequence.connection, sequence.sequence_id] = draft
+        return draft
 
     def _check_count(self, command: draft_pb2.DraftOpen | draft_pb2.DraftCommit) -> None:
         limit = self._drafter.info.max_num_draft_tokens

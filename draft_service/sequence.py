@@ -10,6 +10,7 @@ from opentelemetry.trace import Span
 
 from draft_service.feature_log import FeatureLog
 from draft_service.token_tree import Level, grow_tree
+from specdec.candidates import MAX_CANDIDATES
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
 from specdec.engine.sequences import check_prefix, check_token_ids
@@ -169,6 +170,12 @@ class Draft:
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
     drafts_ahead: bool = False
     """Whether its outcome is to be drafted ahead for."""
+    num_ahead_wanted: int = 0
+    """Tokens of a continuation; 0: as many as of the proposal."""
+    max_candidates: int = 0
+    """Most continuations that are to be told before the outcome is known."""
+    is_candidate: bool = False
+    """It has been told before: the target is judging it already."""
     ahead: draft_pb2.AheadOutcome.ValueType = draft_pb2.AHEAD_OUTCOME_UNSPECIFIED
     """Whether it was itself drafted for in time."""
     num_ahead: int = 0
@@ -217,3 +224,24 @@ class Draft:
         self.source = source
         self.batch_sequences = batch_sequences
         self.is_done = True
+
+
+def check_ahead(commit: draft_pb2.DraftCommit, sequence: DraftSequence, limit: int) -> None:
+    """Check what a commit wants of drafting ahead.
+
+    Args:
+        commit: as it came.
+        sequence: of the commit.
+        limit: most tokens that are proposed at once.
+
+    Raises:
+        InvalidArgumentError: it is too much, or the sequence's rule has no candidates.
+    """
+    if commit.num_ahead_tokens > limit:
+        raise InvalidArgumentError(
+            f"num_ahead_tokens is {commit.num_ahead_tokens}; at most {limit} are proposed at once"
+        )
+    if commit.max_candidates > MAX_CANDIDATES:
+        raise InvalidArgumentError(f"max_candidates is {commit.max_candidates}; at most {MAX_CANDIDATES} are told")
+    if commit.max_candidates and not sequence.may_follow_others:
+        raise InvalidArgumentError("candidates are for the coupled rule and for temperature 0 only")

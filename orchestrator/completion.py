@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, aclosing
 
 from opentelemetry.trace import Span
 
+from orchestrator.candidate_loop import decode_with_candidates
+from orchestrator.candidate_verifier import CandidateVerifier
 from orchestrator.committed import CommittedTokens
 from orchestrator.decode_loop import decode
 from orchestrator.detokenizer import IncrementalDetokenizer
@@ -125,17 +127,27 @@ class Completion:
             feature_states=draft.feature_states if draft is not None else (),
             max_feature_tokens=draft.max_feature_tokens if draft is not None else 0,
         )
-        drafter = Drafter(
-            draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics, self._pipeline
-        )
-        verifier = Verifier(self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
+        drafting = (draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics, self._pipeline)
+        verifying = (self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = OutputAssembler(
             IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
             request.stop_strings,
             request.sampling.stop_token_ids,
             request.max_new_tokens,
         )
-        return decode(committed, drafter, verifier, output, window_size, span)
+        if self._pipeline.pushes_candidates and draft is not None and self._ignores_drafts:
+            pushing = CandidateVerifier(*verifying)
+            drafter = Drafter(*drafting, on_candidates=pushing.offer)
+            return decode_with_candidates(committed, drafter, pushing, output, window_size, span)
+        return decode(committed, Drafter(*drafting), Verifier(*verifying), output, window_size, span)
+
+    @property
+    def _ignores_drafts(self) -> bool:
+        """Whether the target's choice is given before any draft is: by the coupled rule and at temperature 0."""
+        return (
+            self._request.acceptance_rule == model_pb2.ACCEPTANCE_RULE_COUPLED
+            or self._request.sampling.temperature == 0
+        )
 
     def _window_size(self) -> WindowSize:
         """As the request asks, or else the settings."""
@@ -148,12 +160,7 @@ class Completion:
         if asked is not None:
             return FixedWindowSize(asked)
         self._experience.announce(self._model_info)
-        may_follow_others = (
-            self._request.acceptance_rule == model_pb2.ACCEPTANCE_RULE_COUPLED
-            or self._request.sampling.temperature == 0
-        )
-        experience = self._experience if may_follow_others else self._experience.costs_only()
-        # The two are the same condition: a tree is judged where the target's choice is given before the drafts are.
+        experience = self._experience if self._ignores_drafts else self._experience.costs_only()
         # What becomes of a tree is not drafted ahead for.
-        branches = may_follow_others and self._settings.pipeline != "ahead"
+        branches = self._ignores_drafts and self._settings.pipeline not in ("ahead", "candidates")
         return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model, branches=branches)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
+from orchestrator.candidates import Candidates, read_candidates
 from orchestrator.committed import CommittedTokens
-from orchestrator.links.draft import DraftLink, DraftSequence
+from orchestrator.links.draft import NOTHING_AHEAD, AheadWish, DraftLink, DraftSequence
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
 from orchestrator.pipeline import Pipeline, PipelineOfRequest
 from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
+from specdec.candidates import MAX_CANDIDATES
 from specdec.errors import Refusal
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -68,6 +71,7 @@ class Drafter:
         timeout_seconds: longest wait for a proposal.
         metrics: where fallbacks and resyncs are counted.
         pipeline: says whether to draft ahead; None: never.
+        on_candidates: takes what was drafted ahead for the outcomes of a round, by its index; None: nobody does.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Drafter:
         timeout_seconds: float,
         metrics: OrchestratorMetrics,
         pipeline: Pipeline | None = None,
+        on_candidates: Callable[[int, Candidates], None] | None = None,
     ) -> None:
         self._link = link
         self._pipeline = PipelineOfRequest(pipeline or Pipeline("off"))
@@ -89,7 +94,12 @@ class Drafter:
         self._timeout_seconds = timeout_seconds
         self._epoch = 0
         self._sequence: DraftSequence | None = None
+        self._on_candidates = on_candidates
         self._asked = NO_TOKENS
+        self._asked_round = 0
+        self._ahead = NOTHING_AHEAD
+        self._proposed: Sequence[int] = ()
+        """Of the last round."""
         self._num_failures = 0
         self._rests_until = 0.0
         self._failure_cause = ""
@@ -99,7 +109,9 @@ class Drafter:
         """Open the sequence without asking for a proposal. Does not wait."""
         self._open(0, NO_TOKENS)
 
-    def ask(self, last: Judged, round_index: int, sizes: WindowSizes, parent: Span) -> None:
+    def ask(
+        self, last: Judged, round_index: int, sizes: WindowSizes, parent: Span, *, under_way: Window | None = None
+    ) -> None:
         """Tell the outcome of the last round, now committed, and ask for the next proposal. Does not wait.
 
         Args:
@@ -107,13 +119,23 @@ class Drafter:
             round_index: round the proposal is for.
             sizes: most tokens to propose.
             parent: the round's span.
+            under_way: what the target is judging already, a candidate for the outcome; `sizes` are of what follows it.
         """
-        self._asked = sizes
+        ahead = AheadWish(self._drafts_ahead(sizes), sizes.model)
+        if under_way is not None:
+            sizes = WindowSizes(len(under_way), len(under_way))
+            ahead = replace(ahead, is_candidate=True)
+        if ahead.is_wanted and self._on_candidates is not None and self._pipeline.pushes_candidates:
+            ahead = replace(ahead, max_candidates=MAX_CANDIDATES)
+        self._asked, self._asked_round, self._ahead = sizes, round_index, ahead
         if sizes.largest:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
             self._fail("window_refused")
-        drafts_ahead = self._drafts_ahead(sizes)
+        if not self._knows(last):
+            # The target went on with a window that was no more proposed.
+            self._give_up()
+        self._proposed = ()
         if self._sequence is None or self._is_past_context():
             self._open(round_index, sizes)
             return
@@ -127,7 +149,7 @@ class Drafter:
                 self._most(sizes),
                 tracing.to_trace_context(self._span),
                 last.verdict.features,
-                draft_ahead=drafts_ahead,
+                ahead=ahead,
             )
         except (LinkLost, Refusal) as failure:
             self._fail(_CAUSES.get(type(failure), "refused"))
@@ -172,7 +194,33 @@ class Drafter:
             self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
             return None
         self._num_failures = 0
+        self._proposed = window.token_ids
         return window, proposal
+
+    def _take_candidates(self, event: draft_pb2.DraftEvent) -> bool:
+        """Hand continuations on; False: they are late, or not what was asked for."""
+        if self._on_candidates is None or event.round != self._asked_round or not self._ahead.max_candidates:
+            return False
+        try:
+            candidates = read_candidates(
+                event.candidates,
+                len(self._committed),
+                self._asked.largest,
+                self._ahead.num_draft_tokens,
+                self._committed.vocab_size,
+            )
+        except ImpossibleProposal as problem:
+            _log.info("candidates of the draft service were dropped: %s", problem)
+            return False
+        self._on_candidates(event.round, candidates)
+        return True
+
+    def _knows(self, last: Judged) -> bool:
+        """Whether the accepted tokens are those that the draft service proposed."""
+        nodes = last.verdict.accepted_nodes
+        if nodes and max(nodes) >= len(self._proposed):
+            return False
+        return [self._proposed[node] for node in nodes] == last.token_ids[:-1]
 
     def _give_up(self) -> None:
         if self._sequence is not None:
@@ -203,6 +251,7 @@ class Drafter:
                     self._committed.token_ids,
                     self._most(sizes),
                     tracing.to_trace_context(self._span),
+                    self._take_candidates,
                 )
             except LinkLost:
                 self._fail("lost")

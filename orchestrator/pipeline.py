@@ -7,7 +7,7 @@ from typing import Literal
 
 from specdec.v1 import draft_pb2
 
-PipelineMode = Literal["off", "ahead", "auto"]
+PipelineMode = Literal["off", "ahead", "candidates", "auto"]
 
 _RATE = 0.05
 """Weight of one round in an average; all requests feed them."""
@@ -25,7 +25,8 @@ class Pipeline:
     takes, so asking for it does not make it look needless.
 
     Args:
-        mode: "off": never; "ahead": always; "auto": by what is measured.
+        mode: "off": never; "ahead": always; "candidates": always, and the target gets what was drafted ahead before its
+            verdict; "auto": both by what is measured.
     """
 
     def __init__(self, mode: PipelineMode) -> None:
@@ -41,12 +42,17 @@ class Pipeline:
             reads_features: the drafter waits for states of the target that are not there before the verdict.
         """
         if self._mode != "auto":
-            return self._mode == "ahead"
+            return self._mode != "off"
         return (
             not reads_features
             and self._draft_seconds > _NOTICEABLE * self._round_seconds
             and self._queue_seconds < _BUSY * self._draft_seconds
         )
+
+    @property
+    def pushes_candidates(self) -> bool:
+        """Whether what is drafted ahead goes to the target before its verdict."""
+        return self._mode in ("candidates", "auto")
 
     def observe(self, proposal: draft_pb2.Proposal, round_seconds: float) -> None:
         """A proposal came.
@@ -72,6 +78,11 @@ class PipelineOfRequest:
         self._pipeline = pipeline
         self._asked: float | None = None
         self._round_seconds = 0.0
+
+    @property
+    def pushes_candidates(self) -> bool:
+        """See `Pipeline`."""
+        return self._pipeline.pushes_candidates
 
     def asked(self, *, reads_features: bool) -> bool:
         """A proposal is asked for now. Returns whether to draft ahead once it is made."""

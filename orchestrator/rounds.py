@@ -81,6 +81,11 @@ class Round:
         target = self.judged.verdict.timings
         return max(0.0, self.judged.wait_seconds - (target.queue_microseconds + target.compute_microseconds) / 1e6)
 
+    @property
+    def is_candidate(self) -> bool:
+        """Whether the target had the window before the round began."""
+        return self.judged.verdict.HasField("candidate")
+
     def times(self) -> RoundTimes:
         """Where the time went."""
         draft = self.drafted.timings or _NO_TIMINGS
@@ -105,6 +110,8 @@ class Round:
         }
         if self.draft_source:
             attributes[names.DRAFT_SOURCE] = self.draft_source
+        if self.is_candidate:
+            attributes[names.ROUND_IS_CANDIDATE] = True
         if self.ahead_outcome:
             attributes[names.AHEAD_OUTCOME] = self.ahead_outcome
         if self.drafted.fallback_cause:
@@ -127,5 +134,6 @@ class Round:
             verify=verdict.timings,
             lost_draft_mass=self.judged.window.lost_mass,
             draft_ahead=self.drafted.ahead,
+            is_candidate=self.is_candidate,
             draft_source=self.drafted.source if self.num_draft_tokens else draft_pb2.DRAFT_SOURCE_UNSPECIFIED,
         )

@@ -26,9 +26,10 @@ class OrchestratorSettings(ServiceSettings):
         description="Draft tokens a round (K) when a request does not say; auto: chosen round by round from measured "
         "acceptance and times, 0 included.",
     )
-    pipeline: Literal["off", "ahead", "auto"] = Field(
+    pipeline: Literal["off", "ahead", "candidates", "auto"] = Field(
         "off",
         description="ahead: while a window is verified, the draft service drafts for what is likely to become of it; "
+        "candidates: and these drafts go to the target before its verdict, so that it can go straight on; "
         "auto: where that is measured to be worth it, and never for drafts that read the target's states.",
     )
     max_new_tokens: int = Field(512, ge=1, description="New tokens of a request that does not say how many.")

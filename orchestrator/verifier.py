@@ -117,14 +117,7 @@ class Verifier:
             raise RuntimeError("prefill comes first")
         deadline = self._deadline()
         try:
-            verdict = await self._sequence.verify(
-                round_index,
-                len(self._committed),
-                self._committed.checksum,
-                window,
-                self._round_timeout_seconds,
-                trace_context,
-            )
+            verdict = await self._verdict(self._sequence, round_index, window, trace_context)
             token_ids = self._committed.outcome(window, verdict)
         except AnswerOverdue:
             raise self._overdue() from None
@@ -136,6 +129,19 @@ class Verifier:
             return judged
         self._num_failures = 0
         return Judged(window, verdict, token_ids)
+
+    async def _verdict(
+        self,
+        sequence: TargetSequence,
+        round_index: int,
+        window: Window,
+        trace_context: model_pb2.TraceContext | None,
+    ) -> target_pb2.Verdict:
+        """Send the window and wait for its verdict."""
+        committed = self._committed
+        return await sequence.verify(
+            round_index, len(committed), committed.checksum, window, self._round_timeout_seconds, trace_context
+        )
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time."""

@@ -21,8 +21,9 @@ from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
 from specdec.telemetry.tracing import end_span, span, start_remote_span, timing_attributes
 from specdec.v1 import model_pb2, target_pb2
+from target_service.candidate_rounds import CandidateRounds
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, read_window
+from target_service.sequence import PendingRound, TargetSequence, features_of, read_window
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -65,6 +66,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         points = [(cost.rows, max(cost.sequences, 1), cost.microseconds / 1e6) for cost in info.forward_costs]
         self._costs = ForwardCosts.measured(points) if points else None
         self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
+        self._candidates = CandidateRounds(info)
 
     @property
     def patience_seconds(self) -> float:
@@ -96,13 +98,22 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             self._open(connection, command.sequence_id, command.open, arrived)
         elif kind == "window":
             self._window(connection, command.sequence_id, command.window, arrived)
+        elif kind == "candidates":
+            message = command.candidates
+            sequence = self._find(connection, command.sequence_id, message.epoch)
+            pending = self._waiting.get((connection, command.sequence_id))
+            is_judged = self._candidates.keep(sequence, message, pending)
+            if is_judged and sequence is not None and self._go_on(sequence, arrived):
+                # Nobody has to wait for it any more, it least of all.
+                self._gathering.returned(sequence, arrived)
         elif kind == "close":
             self._forget(connection, command.sequence_id)
         else:
-            raise InvalidArgumentError("a command is neither open, window nor close")
+            raise InvalidArgumentError("a command is neither open, window, candidates nor close")
 
     def _refuse(self, connection: TargetConnection, command: target_pb2.TargetCommand, refusal: Refusal) -> None:
-        asked = command.open if command.HasField("open") else command.window
+        kind = command.WhichOneof("command")
+        asked = command.open if kind == "open" else command.candidates if kind == "candidates" else command.window
         self._fail(connection, command.sequence_id, asked.epoch, asked.round, refusal)
 
     def _open(
@@ -129,13 +140,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         if sequence is None:
             return
         pending = self._waiting.get((connection, sequence_id))
-        if pending is not None and window.round <= pending.round:
-            return  # Asked before, and about to be answered.
-        if pending is not None:
+        if pending is not None and window.round == pending.round:
+            return  # Asked before, or a candidate; and about to be answered.
+        if pending is not None and window.round > pending.round:
             raise FailedPreconditionError(f"round {pending.round} has no verdict yet; wait for it")
         if sequence.last_event is not None and window.round <= sequence.last_event.round:
-            if window.round == sequence.last_event.round:
-                self._send(connection, sequence.last_event)
+            for event in sequence.events:
+                if window.round == event.round:
+                    self._send(connection, event)
             return
         drafts = read_window(window, sequence.rule, self._info)
         check_prefix(
@@ -151,6 +163,18 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._gathering.returned(sequence, arrived)
         span = self._start_span(window.trace_context, sequence, window.round, drafts)
         self._waiting[connection, sequence_id] = PendingRound(sequence, window.round, drafts, span, arrived)
+
+    def _go_on(self, sequence: TargetSequence, now: float) -> bool:
+        """Begin the round of the candidate for what has been decided. Returns whether there is one."""
+        chosen = self._candidates.choose(sequence)
+        if chosen is None:
+            return False
+        round_index, window, number, context = chosen
+        span = self._start_span(context, sequence, round_index, window)
+        self._waiting[sequence.connection, sequence.sequence_id] = PendingRound(
+            sequence, round_index, window, span, now, candidate=number
+        )
+        return True
 
     def _start_span(
         self, context: model_pb2.TraceContext, sequence: TargetSequence, round_index: int, window: DraftWindow
@@ -171,6 +195,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         if sequence is not None:
             self._memory.leave(sequence.cache)
             self._gathering.left(sequence)
+            self._candidates.close(sequence)
         super()._forget(connection, sequence_id)
         pending = self._waiting.pop((connection, sequence_id), None)
         if pending is not None:
@@ -252,7 +277,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         verdict = sequence.judge.decide(sequence.token_ids, window, logits)
         sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
         if pending.features:
-            verdict.features = _features_of(pending, list(verdict.accepted_nodes))
+            verdict.features = features_of(pending, list(verdict.accepted_nodes))
         sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
         sequence.cache.publish(sequence.token_ids)
         return verdict
@@ -270,12 +295,17 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             self._metrics.prefix(num_tokens=verdict.base_length, num_hit_tokens=sequence.cache.num_adopted)
         else:
             event.verdict.CopyFrom(verdict)
-        sequence.last_event = event
+        if pending.candidate is None:
+            # Whoever asks for a round has the answer to the one before.
+            sequence.events.clear()
+        else:
+            event.verdict.candidate = pending.candidate
+        sequence.events.append(event)
         sequence.answered = time.perf_counter()
-        if len(sequence.token_ids) < sequence.max_length:
-            self._gathering.answered(sequence, sequence.answered)
         del self._waiting[sequence.connection, sequence.sequence_id]
         self._send(sequence.connection, event)
+        if not self._go_on(sequence, sequence.answered) and len(sequence.token_ids) < sequence.max_length:
+            self._gathering.answered(sequence, sequence.answered)
         if pending.span.is_recording():
             pending.span.set_attributes(
                 {
@@ -288,12 +318,3 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 }
             )
         end_span(pending.span)
-
-
-def _features_of(pending: PendingRound, accepted_nodes: list[int]) -> bytes:
-    """Features of the committed tokens that were run for a round, and of the accepted ones, as they travel."""
-    features = torch.cat(pending.features)
-    num_committed = len(features) - len(pending.window.token_ids)
-    kept = [*range(num_committed), *(num_committed + node for node in accepted_nodes)]
-    wire: bytes = features[kept].cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
-    return wire

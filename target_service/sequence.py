@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from specdec.runner.pool import KVPool
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
+from target_service.candidates import CandidateWindows
 from target_service.judge import DraftWindow, Judge
 
 
@@ -32,12 +34,18 @@ class TargetSequence:
     epoch: int
     token_ids: list[int]
     max_length: int
+    params: SamplingParams
     judge: Judge
     rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
     cache: SequenceCache
-    last_event: target_pb2.TargetEvent | None = None
-    """The answer to the last round, repeated if it is asked again."""
+    events: deque[target_pb2.TargetEvent] = field(default_factory=lambda: deque(maxlen=2))
+    """The answer to the last round, repeated if it is asked again. If that was by a candidate, to the one before too:
+    its asker may not have it yet."""
+    candidates: CandidateWindows | None = None
+    """For the round behind the one that is under way."""
+    previous_checksum: int = 0
+    """Of the prefix that the last verdict was judged from."""
     feature_states: tuple[int, ...] = ()
     """Hidden states that its verdicts carry as features."""
     max_feature_tokens: int = 0
@@ -90,6 +98,7 @@ class TargetSequence:
             epoch=command.epoch,
             token_ids=token_ids,
             max_length=command.max_length,
+            params=params,
             judge=Judge(params, command.prompt_length, command.acceptance_rule, device),
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
@@ -119,8 +128,14 @@ class TargetSequence:
             None if window.laws is None else window.laws[:count],
         )
 
+    @property
+    def last_event(self) -> target_pb2.TargetEvent | None:
+        """The answer to the last round."""
+        return self.events[-1] if self.events else None
+
     def commit(self, token_ids: Sequence[int]) -> None:
         """Append the outcome of a round."""
+        self.previous_checksum = self.checksum
         self.token_ids.extend(token_ids)
         self.checksum = prefix_checksum(token_ids, self.checksum)
 
@@ -135,6 +150,8 @@ class PendingRound:
     span: Span
     arrived: float
     is_open: bool = False
+    candidate: int | None = None
+    """Which of the round's candidates the window was; None: it was asked for."""
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
@@ -254,3 +271,17 @@ def read_window(
             for distribution, token in zip(message.distributions, token_ids, strict=True)
         ]
     return DraftWindow(token_ids, parents, laws)
+
+
+def verdict_of(event: target_pb2.TargetEvent) -> target_pb2.Verdict:
+    """Of a round, or of an open."""
+    return event.opened.first if event.HasField("opened") else event.verdict
+
+
+def features_of(pending: PendingRound, accepted_nodes: list[int]) -> bytes:
+    """Features of the committed tokens that were run for a round, and of the accepted ones, as they travel."""
+    features = torch.cat(pending.features)
+    num_committed = len(features) - len(pending.window.token_ids)
+    kept = [*range(num_committed), *(num_committed + node for node in accepted_nodes)]
+    wire: bytes = features[kept].cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
+    return wire

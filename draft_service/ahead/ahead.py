@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from draft_service.ahead.offer import Offer
 from draft_service.ahead.outcomes import likeliest_outcomes
 from draft_service.ahead.tree import Branch, DraftTree
 from draft_service.drafters.acceptance_estimate import AcceptanceEstimate
@@ -45,6 +46,10 @@ class _Waiting:
     tree: DraftTree | None = None
     ready: _Ready | None = None
     was_missed: bool = False
+    round: int = 0
+    """Of the proposal."""
+    max_offered: int = 0
+    """Most continuations that are still to be told before the outcome is known."""
 
 
 class DraftAhead:
@@ -69,6 +74,7 @@ class DraftAhead:
         self._max_context_length = max_context_length
         self._metrics = metrics
         self._waiting: dict[int, _Waiting] = {}
+        self._offers: list[Offer] = []
         self._stretched: dict[SequenceCache, None] = {}
         """Caches that may hold blocks which only drafting ahead has needed."""
 
@@ -84,6 +90,7 @@ class DraftAhead:
             return
         waiting = self._waiting.setdefault(id(draft.sequence), _Waiting())
         num_drafted = waiting.num_proposed = len(draft.token_ids)
+        waiting.round, waiting.max_offered = draft.round, draft.max_candidates
         # A window that ended early has its last token run as well.
         length = draft.base_length + num_drafted - 1
         is_whole = cache.length >= length and len(draft.logits) == num_drafted
@@ -197,11 +204,28 @@ class DraftAhead:
             if work is not None and self._prepare(work):
                 planned.append((tree, work))
         if not planned:
+            # The last row may have been the last token of a window, whose branches could not be made then.
+            self._offer()
             return False
         rows = forward([work for _, work in planned])
         for (tree, work), logits in zip(planned, rows, strict=True):
             tree.take(work, logits, self._growth)
+        self._offer()
         return True
+
+    def offers(self) -> list[Offer]:
+        """Continuations that were completed since they were last asked for, of those who want to be told."""
+        offers, self._offers = self._offers, []
+        return offers
+
+    def _offer(self) -> None:
+        for waiting in self._waiting.values():
+            tree = waiting.tree
+            if tree is not None and waiting.max_offered and tree.is_complete:
+                branches = tree.usable_branches()[: waiting.max_offered]
+                waiting.max_offered = 0
+                if branches:
+                    self._offers.append(Offer(tree.sequence, waiting.round, tree.base_length, branches))
 
     def give_way(self) -> None:
         """Somebody needs memory: give up all continuations, and the blocks that they took."""

@@ -38,6 +38,11 @@ class Branch:
     is_broken: bool = False
     """The model gave no numbers; nothing of it is used."""
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is a window, if only an empty one that was ended on purpose."""
+        return bool(self.nodes) and not self.is_broken and (bool(self.token_ids) or self.has_ended)
+
 
 class DraftTree:
     """Keys and values of the window and of all branches lie behind each other in the sequence's cache.
@@ -64,11 +69,11 @@ class DraftTree:
         self.sequence: DraftSequence = draft.sequence
         self.cache = cache
         self.chooser = chooser
-        self._base_length = draft.base_length
+        self.base_length = draft.base_length
         self._drafted = list(draft.token_ids)
         self._logits: dict[int, torch.Tensor] = dict(enumerate(draft.logits))
         self._outcomes = outcomes
-        self._most_tokens = draft.num_wanted
+        self._most_tokens = draft.num_ahead_wanted or draft.num_wanted
         self._max_context_length = max_context_length
         self._branches: dict[tuple[int, int], Branch | None] = {}
         self._parents = list(range(-1, len(self._drafted) - 2))
@@ -83,17 +88,34 @@ class DraftTree:
     @property
     def is_intact(self) -> bool:
         """Whether the cache still holds what was run; it does not if an older sequence needed the memory."""
-        return self.cache.length == self._base_length + len(self._parents)
+        return self.cache.length == self.base_length + len(self._parents)
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was run for it."""
         return len(self._parents) >= len(self._drafted)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing more to run for it."""
+        return (
+            self.has_begun
+            and self.is_intact
+            and all(
+                outcome in self._branches and ((branch := self._branches[outcome]) is None or self._is_done(branch))
+                for outcome in self._outcomes
+            )
+        )
+
+    def usable_branches(self) -> list[Branch]:
+        """Those that `follow` might give, the likeliest outcome first."""
+        branches = (self._branches.get(outcome) for outcome in self._outcomes)
+        return [branch for branch in branches if branch is not None and branch.is_usable]
+
     def give_up(self) -> None:
         """Leave the cache as it was before anything was drafted ahead, if it still holds that."""
         if self.is_intact:
-            self.cache.truncate(self._base_length + len(self._drafted) - 1)
+            self.cache.truncate(self.base_length + len(self._drafted) - 1)
 
     def second_choice_was_right(self, num_accepted: int, next_token_id: int) -> bool | None:
         """Whether the draft's next choice behind a rejection was right; None if nobody knows."""
@@ -152,12 +174,10 @@ class DraftTree:
             if (
                 branch is not None
                 and (branch.num_accepted, branch.next_token_id) == (num_accepted, next_token_id)
-                and branch.nodes
-                and not branch.is_broken
-                and (branch.token_ids or branch.has_ended)
+                and branch.is_usable
             ):
                 rows = branch.nodes[: max(1, len(branch.token_ids))]
-                self.cache.keep_rows(self._base_length + num_accepted, [node - num_accepted for node in rows])
+                self.cache.keep_rows(self.base_length + num_accepted, [node - num_accepted for node in rows])
                 return branch
         return None
 

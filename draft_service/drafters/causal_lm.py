@@ -11,6 +11,7 @@ import torch
 
 from draft_service.ahead.ahead import DraftAhead
 from draft_service.ahead.budget import AheadBudget
+from draft_service.ahead.offer import Offer
 from draft_service.drafters.window_growth import WindowGrowth
 from draft_service.feature_runner import FeatureRunner, FeatureWork
 from draft_service.sequence import Draft, DraftSequence
@@ -192,6 +193,10 @@ class CausalLMDrafter:
         if has_worked:
             self._memory.report(self._metrics)
         return has_worked
+
+    def candidates(self) -> Sequence[Offer]:
+        """See `Drafter`."""
+        return self._ahead.offers()
 
     def _forward_ahead(self, batch: list[Work]) -> list[torch.Tensor]:
         started = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from draft_service.ahead.offer import Offer
 from draft_service.drafters.drafter import Drafter
 from draft_service.drafters.source_choice import ServiceEstimates, SourceChoice
 from draft_service.drafters.suffix_lookup import Found, SuffixLookup
@@ -89,12 +90,17 @@ class CombinedDrafter:
         """See `Drafter`. The model's windows only; whether lookup makes the next one is seen when it is asked for."""
         return self._model.work_ahead()
 
+    def candidates(self) -> Sequence[Offer]:
+        """See `Drafter`."""
+        return self._model.candidates()
+
     def _choose(self, draft: Draft) -> Found | None:
         """What lookup makes the window of; None: the model makes it."""
         state = self._states[id(draft.sequence)]
         state.draft = draft
         state.found = self._lookup.find(draft.sequence, draft.num_lookup)
-        chosen = state.choice.choose(state.found, draft.max_steps or draft.num_wanted)
+        # What the target is judging already is the model's.
+        chosen = None if draft.is_candidate else state.choice.choose(state.found, draft.max_steps or draft.num_wanted)
         draft.source = draft_pb2.DRAFT_SOURCE_MODEL if chosen is None else chosen.source
         return chosen
 

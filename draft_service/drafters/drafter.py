@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from draft_service.ahead.offer import Offer
 from draft_service.sequence import Draft, DraftSequence
 from specdec.v1 import model_pb2
 
@@ -43,3 +44,6 @@ class Drafter(Protocol):
 
         Returns whether there was any to do.
         """
+
+    def candidates(self) -> Sequence[Offer]:
+        """Continuations that `work_ahead` has completed since they were last asked for, for those who want to know."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draft_service.ahead.offer import Offer
 from draft_service.sequence import Draft, DraftSequence
 from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.v1 import draft_pb2, model_pb2
@@ -86,6 +87,10 @@ class NgramDrafter:
     def work_ahead(self) -> bool:
         """See `Drafter`. Lookup takes microseconds: there is nothing to be won."""
         return False
+
+    def candidates(self) -> Sequence[Offer]:
+        """See `Drafter`."""
+        return ()
 
     def advance(self, drafts: Sequence[Draft]) -> None:
         """See `Drafter`. Finishes all of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draft_service.ahead.offer import Offer
 from draft_service.drafters.suffix_lookup import NOTHING_FOUND, SuffixLookup
 from draft_service.sequence import Draft, DraftSequence
 from specdec.sampling.params import ACCEPTANCE_RULES
@@ -47,6 +48,10 @@ class SuffixDrafter:
     def work_ahead(self) -> bool:
         """See `Drafter`. Lookup takes microseconds: there is nothing to be won."""
         return False
+
+    def candidates(self) -> Sequence[Offer]:
+        """See `Drafter`."""
+        return ()
 
     def advance(self, drafts: Sequence[Draft]) -> None:
         """See `Drafter`. Finishes all but those whose text is too long to be read at once."""

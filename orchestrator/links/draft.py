@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import grpc.aio
 
@@ -73,15 +74,17 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         token_ids: Sequence[int],
         sizes: WindowSizes,
         trace_context: model_pb2.TraceContext | None = None,
+        on_candidates: Callable[[draft_pb2.DraftEvent], bool] | None = None,
     ) -> DraftSequence:
         """Start a sequence, or start it again with all its committed tokens under the next epoch.
 
-        Unless all `sizes` are 0, a proposal for the round is asked for at once.
+        Unless all `sizes` are 0, a proposal for the round is asked for at once. `on_candidates` takes continuations as
+        they come, if later commits ask for them, and says whether they were wanted.
 
         Raises:
             LinkLost: the link is not available.
         """
-        mailbox: Mailbox[draft_pb2.DraftEvent] = Mailbox(sequence_id, epoch)
+        mailbox: Mailbox[draft_pb2.DraftEvent] = Mailbox(sequence_id, epoch, on_candidates)
         mailbox.expect(round_index)
         message = draft_pb2.DraftOpen(
             epoch=epoch,
@@ -119,6 +122,23 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         return response.events
 
 
+@dataclass(frozen=True, slots=True)
+class AheadWish:
+    """What a commit wants of drafting ahead."""
+
+    is_wanted: bool = False
+    """Draft ahead for the proposal's outcome, once it is made."""
+    num_draft_tokens: int = 0
+    """Tokens of a continuation; 0: as many as of the proposal."""
+    max_candidates: int = 0
+    """Continuations that are to be told before the outcome is known."""
+    is_candidate: bool = False
+    """The proposal is one that was told: the target is judging it."""
+
+
+NOTHING_AHEAD = AheadWish()
+
+
 class DraftSequence:
     """One epoch of a sequence on the draft service."""
 
@@ -137,7 +157,7 @@ class DraftSequence:
         trace_context: model_pb2.TraceContext | None = None,
         features: bytes = b"",
         *,
-        draft_ahead: bool = False,
+        ahead: AheadWish = NOTHING_AHEAD,
     ) -> None:
         """Tell the outcome of a round and ask for the next proposal; does not wait.
 
@@ -150,7 +170,7 @@ class DraftSequence:
             sizes: tokens to propose.
             trace_context: trace to put the work under.
             features: of the outcome's verdict.
-            draft_ahead: draft ahead for the proposal's outcome, once it is made.
+            ahead: what to do once it is made.
 
         Raises:
             LinkLost: the stream broke.
@@ -171,7 +191,10 @@ class DraftSequence:
             accepted_nodes=() if accepted_nodes == list(range(len(accepted_nodes))) else accepted_nodes,
             trace_context=trace_context,
             features=features,
-            draft_ahead=draft_ahead,
+            draft_ahead=ahead.is_wanted,
+            num_ahead_tokens=ahead.num_draft_tokens,
+            max_candidates=ahead.max_candidates,
+            is_candidate=ahead.is_candidate,
         )
         self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=message))
 

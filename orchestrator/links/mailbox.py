@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from specdec.errors import Refusal, from_status
@@ -23,13 +24,21 @@ class Mailbox(Generic[Event]):
     """Keeps the one event that is awaited and turns all others away.
 
     One epoch of one sequence, one waiter at a time. A failure of the sequence closes it for good.
+
+    Args:
+        sequence_id: of the sequence.
+        epoch: of the sequence.
+        aside: takes events that answer nothing, and says whether they were wanted; None: none are.
     """
 
-    __slots__ = ("_event", "_failure", "_round", "_waiter", "epoch", "sequence_id")
+    __slots__ = ("_aside", "_early", "_event", "_failure", "_foreseen", "_round", "_waiter", "epoch", "sequence_id")
 
-    def __init__(self, sequence_id: bytes, epoch: int) -> None:
+    def __init__(self, sequence_id: bytes, epoch: int, aside: Callable[[Event], bool] | None = None) -> None:
         self.sequence_id = sequence_id
         self.epoch = epoch
+        self._aside: Callable[[Event], bool] | None = aside
+        self._foreseen: set[int] = set()
+        self._early: dict[int, Event] = {}
         self._round: int | None = None
         self._event: Event | None = None
         self._failure: LinkLost | Refusal | None = None
@@ -44,8 +53,15 @@ class Mailbox(Generic[Event]):
         """
         if self._failure is not None:
             raise self._failure
-        self._round = round_index
-        self._event = None
+        self._event = self._early.pop(round_index, None)
+        self._round = round_index if self._event is None else None
+        # What was foreseen further on may still come.
+        self._foreseen = {foreseen for foreseen in self._foreseen if foreseen > round_index}
+        self._early = {early: event for early, event in self._early.items() if early > round_index}
+
+    def foresee(self, round_index: int) -> None:
+        """An answer to this round may come before it is expected; it is kept until then."""
+        self._foreseen.add(round_index)
 
     def put(self, event: Event) -> bool:
         """Let an event in; False if nobody waits for it: another epoch, another round, or a repeated answer."""
@@ -55,7 +71,15 @@ class Mailbox(Generic[Event]):
             # Whatever command it answers, the service has closed the sequence.
             self.fail(from_status(event.failed))
             return True
-        if event.round != self._round or self._failure is not None:
+        if self._failure is not None:
+            return False
+        if event.WhichOneof("event") == "candidates":
+            return self._aside is not None and self._aside(event)
+        if event.round in self._foreseen:
+            self._foreseen.discard(event.round)
+            self._early[event.round] = event
+            return True
+        if event.round != self._round:
             return False
         self._round = None
         self._event = event

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import grpc.aio
 
+from orchestrator.candidates import Candidates
 from orchestrator.links.link import HANDSHAKE_SECONDS, HandshakeRefused, Link, check_protocol_version
 from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
@@ -123,6 +124,23 @@ class TargetSequence:
         trace_context: model_pb2.TraceContext | None = None,
     ) -> target_pb2.Verdict:
         """Have a window judged; raises as `opened` does."""
+        self.ask(round_index, base_length, checksum, window, trace_context)
+        return await self.verdict(timeout_seconds)
+
+    def ask(
+        self,
+        round_index: int,
+        base_length: int,
+        checksum: int,
+        window: Window,
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> None:
+        """Send a window; does not wait.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the target refused or failed the sequence.
+        """
         self._mailbox.expect(round_index)
         message = target_pb2.Window(
             epoch=self._mailbox.epoch,
@@ -135,6 +153,51 @@ class TargetSequence:
             trace_context=trace_context,
         )
         self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
+
+    def push(
+        self,
+        round_index: int,
+        base_length: int,
+        checksum: int,
+        candidates: Candidates,
+        trace_context: model_pb2.TraceContext | None = None,
+    ) -> None:
+        """Send candidates for the round behind the one that is being judged; does not wait.
+
+        Args:
+            round_index: that they are for.
+            base_length: committed length that the round before it stands on.
+            checksum: of that prefix.
+            candidates: windows by the outcome that they assume.
+            trace_context: trace to put the work under.
+
+        Raises:
+            LinkLost: the stream broke.
+        """
+        message = target_pb2.CandidateWindows(
+            epoch=self._mailbox.epoch,
+            round=round_index,
+            base_length=base_length,
+            checksum=checksum,
+            windows=[
+                target_pb2.CandidateWindow(
+                    num_accepted_tokens=outcome.num_accepted_tokens,
+                    next_token_id=outcome.next_token_id,
+                    token_ids=window.token_ids,
+                )
+                for outcome, window in candidates.items()
+            ],
+            trace_context=trace_context,
+        )
+        self._mailbox.foresee(round_index)
+        self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, candidates=message))
+
+    def expect(self, round_index: int) -> None:
+        """Wait for the verdict of a round that the target began by itself; raises as `ask` does."""
+        self._mailbox.expect(round_index)
+
+    async def verdict(self, timeout_seconds: float) -> target_pb2.Verdict:
+        """The verdict of the round asked for or expected; raises as `opened` does."""
         return (await self._mailbox.take(timeout_seconds)).verdict
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ LinkName = Literal["draft", "target"]
 WasteCause = Literal["miss", "unused", "memory", "closed", "failed"]
 """Another outcome came true; the proposal was shorter, or made otherwise; the memory was needed; the sequence ended;
 the forward pass failed."""
+CandidateOutcome = Literal["hit", "miss", "stale", "closed"]
+"""It was judged; another outcome came true; it came for an epoch or a round that is over; the sequence ended."""
 
 _PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
 
@@ -234,6 +236,18 @@ class DraftAheadMetrics:
         """So many tokens were drafted ahead in vain."""
         if num_tokens:
             self._wasted_tokens.add(num_tokens, cause)
+
+
+class CandidateMetrics:
+    """What a target service counts of candidate windows. `meter` is for tests; by default the process's own."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self._windows = _Tally(meter or metrics.get_meter("specdec"), names.CANDIDATE_WINDOWS)
+
+    def ended(self, count: int, outcome: CandidateOutcome) -> None:
+        """So many candidates need not be kept any more."""
+        if count:
+            self._windows.add(count, outcome)
 
 
 def _request_attributes(operation: str, model: str) -> Mapping[str, str]:

@@ -91,6 +91,13 @@ DRAFT_SOURCE = _attribute(
 AHEAD_OUTCOME = _attribute(
     "specdec.draft.ahead", "`hit` if the window, or its beginning, was drafted ahead, `miss` if others were instead."
 )
+CANDIDATE_OUTCOME = _attribute(
+    "specdec.candidate.outcome",
+    "`hit`: judged; `miss`: another outcome came true; `stale`: it came too late; `closed`: the sequence ended.",
+)
+ROUND_IS_CANDIDATE = _attribute(
+    "specdec.round.is_candidate", "Whether the target had the window before the round began."
+)
 ROUND_FALLBACK = _attribute("specdec.round.fallback", "Why the round went without the drafts that were wanted.")
 ROUND_DRAFT_QUEUE_SECONDS = _attribute("specdec.round.draft_queue_seconds", "In the queue of the draft service.")
 ROUND_DRAFT_COMPUTE_SECONDS = _attribute("specdec.round.draft_compute_seconds", "Drafting.")
@@ -146,7 +153,7 @@ ROUND = _span(
     "orchestrator",
     "One draft and one verify. Child of generate.",
     *(ROUND_INDEX, ROUND_BASE_LENGTH, ROUND_NUM_DRAFT_TOKENS, ROUND_NUM_ACCEPTED_TOKENS, ROUND_NEXT_TOKEN_KIND),
-    *(DRAFT_SOURCE, AHEAD_OUTCOME, ROUND_FALLBACK),
+    *(DRAFT_SOURCE, AHEAD_OUTCOME, ROUND_IS_CANDIDATE, ROUND_FALLBACK),
     *ROUND_PARTS.values(),
 )
 DRAFT = _span("draft", "orchestrator", "Waiting for the proposal. Child of round.", ROUND_NUM_DRAFT_TOKENS)
@@ -285,6 +292,15 @@ AHEAD_WASTED_TOKENS = _metric(
     "{token}",
     "Tokens drafted ahead that no proposal had, by cause.",
     CAUSE,
+)
+
+# Metrics of candidate windows, of the target service.
+CANDIDATE_WINDOWS = _metric(
+    "specdec.candidate.windows",
+    "counter",
+    "{window}",
+    "Windows sent for outcomes that were not known yet, by what became of them.",
+    CANDIDATE_OUTCOME,
 )
 
 # Metrics of key-value memory, of both.

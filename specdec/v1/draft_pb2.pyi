@@ -277,6 +277,9 @@ class DraftCommit(_message.Message):
     MAX_DRAFT_STEPS_FIELD_NUMBER: _builtins.int
     ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
     DRAFT_AHEAD_FIELD_NUMBER: _builtins.int
+    NUM_AHEAD_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_CANDIDATES_FIELD_NUMBER: _builtins.int
+    IS_CANDIDATE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -305,6 +308,16 @@ class DraftCommit(_message.Message):
     """
     draft_ahead: _builtins.bool
     """While the proposal is verified, draft ahead for what may become of it, as far as nobody waits for the drafter."""
+    num_ahead_tokens: _builtins.int
+    """With draft_ahead: tokens of a continuation. 0: as many as num_draft_tokens."""
+    max_candidates: _builtins.int
+    """With draft_ahead: most continuations that are wanted as candidates before the outcome is known, as soon as all are made.
+    At most 16; 0: none.
+    """
+    is_candidate: _builtins.bool
+    """The target is judging the candidate of this outcome already: the proposal is to be the same, so that later commits continue
+    it. Lookup has no say in it.
+    """
     @_builtins.property
     def trace_context(self) -> _model_pb2.TraceContext:
         """Trace to put the work under."""
@@ -330,10 +343,13 @@ class DraftCommit(_message.Message):
         max_draft_steps: _builtins.int = ...,
         accepted_nodes: _abc.Iterable[_builtins.int] | None = ...,
         draft_ahead: _builtins.bool = ...,
+        num_ahead_tokens: _builtins.int = ...,
+        max_candidates: _builtins.int = ...,
+        is_candidate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "draft_ahead", b"draft_ahead", "epoch", b"epoch", "features", b"features", "max_draft_steps", b"max_draft_steps", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "checksum", b"checksum", "committed_length", b"committed_length", "draft_ahead", b"draft_ahead", "epoch", b"epoch", "features", b"features", "is_candidate", b"is_candidate", "max_candidates", b"max_candidates", "max_draft_steps", b"max_draft_steps", "next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "num_ahead_tokens", b"num_ahead_tokens", "num_draft_tokens", b"num_draft_tokens", "num_lookup_tokens", b"num_lookup_tokens", "round", b"round", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -391,6 +407,7 @@ class DraftEvent(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     PROPOSAL_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
     """The sequence."""
     epoch: _builtins.int
@@ -405,6 +422,10 @@ class DraftEvent(_message.Message):
     def failed(self) -> _status_pb2.Status:
         """The command was refused or failed; the sequence is closed. The code says which, as for a unary call."""
 
+    @_builtins.property
+    def candidates(self) -> Global___Candidates:
+        """Continuations of the proposal of this round, if the commit asked for them."""
+
     def __init__(
         self,
         *,
@@ -413,16 +434,79 @@ class DraftEvent(_message.Message):
         round: _builtins.int = ...,
         proposal: Global___Proposal | None = ...,
         failed: _status_pb2.Status | None = ...,
+        candidates: Global___Candidates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "proposal", b"proposal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "event", b"event", "failed", b"failed", "proposal", b"proposal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "failed", b"failed", "proposal", b"proposal", "round", b"round", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "epoch", b"epoch", "event", b"event", "failed", b"failed", "proposal", b"proposal", "round", b"round", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["proposal", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["proposal", "failed", "candidates"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___DraftEvent: _TypeAlias = DraftEvent  # noqa: Y015
+
+@_typing.final
+class Candidates(_message.Message):
+    """Continuations of a proposal: what would be proposed next after its likeliest outcomes. They are what a commit of such an outcome
+    is answered with.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_LENGTH_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    base_length: _builtins.int
+    """Committed length that the proposal continues."""
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """The likeliest first, each for another outcome."""
+
+    def __init__(
+        self,
+        *,
+        base_length: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___Candidate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "candidates", b"candidates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Candidates: _TypeAlias = Candidates  # noqa: Y015
+
+@_typing.final
+class Candidate(_message.Message):
+    """The continuation for one outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NEXT_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    num_accepted_tokens: _builtins.int
+    """Draft tokens of the proposal that are accepted, from the first."""
+    next_token_id: _builtins.int
+    """The target's own token after them."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The draft tokens, a chain; may be empty."""
+
+    def __init__(
+        self,
+        *,
+        num_accepted_tokens: _builtins.int = ...,
+        next_token_id: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
 @_typing.final
 class Proposal(_message.Message):

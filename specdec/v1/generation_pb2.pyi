@@ -352,6 +352,7 @@ class RoundReport(_message.Message):
     LOST_DRAFT_MASS_FIELD_NUMBER: _builtins.int
     DRAFT_SOURCE_FIELD_NUMBER: _builtins.int
     DRAFT_AHEAD_FIELD_NUMBER: _builtins.int
+    IS_CANDIDATE_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """0 is the prefill, which commits the first token."""
     base_length: _builtins.int
@@ -374,6 +375,8 @@ class RoundReport(_message.Message):
     """Where the draft tokens came from."""
     draft_ahead: _draft_pb2.AheadOutcome.ValueType
     """Whether the draft service had drafted ahead for this round."""
+    is_candidate: _builtins.bool
+    """The target had the window before the round began: a candidate for the outcome of the round before."""
     @_builtins.property
     def draft(self) -> _model_pb2.Timings:
         """What the draft service said of its part. Absent: no proposal."""
@@ -398,10 +401,11 @@ class RoundReport(_message.Message):
         lost_draft_mass: _builtins.float = ...,
         draft_source: _draft_pb2.DraftSource.ValueType = ...,
         draft_ahead: _draft_pb2.AheadOutcome.ValueType = ...,
+        is_candidate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_ahead", b"draft_ahead", "draft_source", b"draft_source", "draft_wait_microseconds", b"draft_wait_microseconds", "lost_draft_mass", b"lost_draft_mass", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "draft", b"draft", "draft_ahead", b"draft_ahead", "draft_source", b"draft_source", "draft_wait_microseconds", b"draft_wait_microseconds", "is_candidate", b"is_candidate", "lost_draft_mass", b"lost_draft_mass", "next_token_kind", b"next_token_kind", "num_accepted_tokens", b"num_accepted_tokens", "num_draft_tokens", b"num_draft_tokens", "round", b"round", "verify", b"verify", "verify_wait_microseconds", b"verify_wait_microseconds", "wall_microseconds", b"wall_microseconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -190,6 +190,7 @@ class TargetCommand(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
     """16 random bytes, unique on this stream."""
     @_builtins.property
@@ -204,6 +205,10 @@ class TargetCommand(_message.Message):
     def close(self) -> Global___TargetClose:
         """Forget the sequence. No answer. Closing an unknown sequence is harmless."""
 
+    @_builtins.property
+    def candidates(self) -> Global___CandidateWindows:
+        """Windows for outcomes of a round that has no verdict yet, as far as the sender knows. No answer of its own."""
+
     def __init__(
         self,
         *,
@@ -211,12 +216,13 @@ class TargetCommand(_message.Message):
         open: Global___TargetOpen | None = ...,
         window: Global___Window | None = ...,
         close: Global___TargetClose | None = ...,
+        candidates: Global___CandidateWindows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "open", b"open", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "open", b"open", "sequence_id", b"sequence_id", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "sequence_id", b"sequence_id", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "window", "close"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "window", "close", "candidates"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -353,6 +359,91 @@ class Window(_message.Message):
 Global___Window: _TypeAlias = Window  # noqa: Y015
 
 @_typing.final
+class CandidateWindows(_message.Message):
+    """Windows for a round, each under the condition that the round before it has a certain outcome. When that round is judged, or
+    if it has been already, and its outcome is one of these, the target goes on with that window at once: the next round is
+    judged as if the window had been asked for. Both sides tell from the verdict and these which one that is, so the sender must
+    not send a window for the round then. Where no outcome is the right one, nothing was sent. Only where the target's choice does
+    not depend on drafts: by the coupled rule and at temperature 0; INVALID_ARGUMENT otherwise.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    BASE_LENGTH_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """As in the open that it continues. Those of an older epoch are dropped."""
+    round: _builtins.int
+    """Round that they are for. The one before has been asked for, or is under way by an earlier candidate: FAILED_PRECONDITION
+    if not. Candidates of a round that has them already, or is judged or under way, are dropped.
+    """
+    base_length: _builtins.int
+    """Committed length that the round before stands on. Another one is FAILED_PRECONDITION."""
+    checksum: _builtins.int
+    """CRC-32 of that committed prefix, as in a window. A mismatch is FAILED_PRECONDITION."""
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandidateWindow]:
+        """1 to 16, each for another outcome."""
+
+    @_builtins.property
+    def trace_context(self) -> _model_pb2.TraceContext:
+        """Trace to put the work under."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        round: _builtins.int = ...,
+        base_length: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+        windows: _abc.Iterable[Global___CandidateWindow] | None = ...,
+        trace_context: _model_pb2.TraceContext | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "epoch", b"epoch", "round", b"round", "trace_context", b"trace_context", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CandidateWindows: _TypeAlias = CandidateWindows  # noqa: Y015
+
+@_typing.final
+class CandidateWindow(_message.Message):
+    """A window for one outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NEXT_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    num_accepted_tokens: _builtins.int
+    """Draft tokens of the round before that are accepted, from the first; a window that was a tree has no candidates."""
+    next_token_id: _builtins.int
+    """The target's own token after them."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The draft tokens, a chain; may be empty."""
+
+    def __init__(
+        self,
+        *,
+        num_accepted_tokens: _builtins.int = ...,
+        next_token_id: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_token_id", b"next_token_id", "num_accepted_tokens", b"num_accepted_tokens", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CandidateWindow: _TypeAlias = CandidateWindow  # noqa: Y015
+
+@_typing.final
 class TargetClose(_message.Message):
     """Forget a sequence."""
 
@@ -486,6 +577,7 @@ class Verdict(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    CANDIDATE_FIELD_NUMBER: _builtins.int
     base_length: _builtins.int
     """Committed length that was judged from."""
     num_judged_tokens: _builtins.int
@@ -501,6 +593,8 @@ class Verdict(_message.Message):
     one and the accepted ones of a window; the last is of the token before next_token_id. For each token, each of the hidden
     states asked for, in little-endian bfloat16. Empty unless asked for.
     """
+    candidate: _builtins.int
+    """Which of the round's candidate windows was judged, from 0. Absent: a window that was asked for."""
     @_builtins.property
     def accepted_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices of the accepted nodes, from the root down. For a chain: 0 .. n-1."""
@@ -525,11 +619,14 @@ class Verdict(_message.Message):
         logprobs: _abc.Iterable[_sampling_pb2.TokenLogprobs] | None = ...,
         timings: _model_pb2.Timings | None = ...,
         features: _builtins.bytes = ...,
+        candidate: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_candidate", b"_candidate", "candidate", b"candidate", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "committed_length", b"committed_length", "features", b"features", "logprobs", b"logprobs", "next_token_id", b"next_token_id", "next_token_kind", b"next_token_kind", "num_judged_tokens", b"num_judged_tokens", "timings", b"timings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_candidate", b"_candidate", "accepted_nodes", b"accepted_nodes", "base_length", b"base_length", "candidate", b"candidate", "committed_length", b"committed_length", "features", b"features", "logprobs", b"logprobs", "next_token_id", b"next_token_id", "next_token_kind", b"next_token_kind", "num_judged_tokens", b"num_judged_tokens", "timings", b"timings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__candidate: _TypeAlias = _typing.Literal["candidate"]  # noqa: Y015
+    _WhichOneofArgType__candidate: _TypeAlias = _typing.Literal["_candidate", b"_candidate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__candidate) -> _WhichOneofReturnType__candidate | None: ...
 
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015

@@ -51,18 +51,22 @@ def asked(params: SamplingParams, rule: model_pb2.AcceptanceRule.ValueType) -> g
 async def test_the_text_is_the_same_by_every_rule(load: Callable[[], Drafter]) -> None:
     outcomes: dict[str, Counter[int]] = {}
     texts: dict[str, list[list[int]]] = {}
+    num_candidates: dict[str, int] = {}
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(hosted(target_service()))
         draft = await stack.enter_async_context(hosted(draft_service(load)))
-        for pipeline in ("off", "ahead", "auto"):
+        for pipeline in ("off", "ahead", "candidates", "auto"):
             run = await stack.enter_async_context(orchestrator(target.address, draft.address, pipeline=pipeline))
             client = GenerationClient(run.host.address, timeout_seconds=120)
             client = await stack.enter_async_context(client)
             results = [await client.collect(asked(params, rule)) for params in PARAMS.values() for rule in RULES]
             texts[pipeline] = [list(result.token_ids) for result in results]
             outcomes[pipeline] = Counter(report.draft_ahead for result in results for report in result.rounds)
+            num_candidates[pipeline] = sum(report.is_candidate for result in results for report in result.rounds)
     assert texts["ahead"] == texts["off"]
+    assert texts["candidates"] == texts["off"]
     assert texts["auto"] == texts["off"]
     assert set(outcomes["off"]) == {draft_pb2.AHEAD_OUTCOME_UNSPECIFIED}
+    assert num_candidates["off"] == num_candidates["ahead"] == 0
     # How much of it is there in time depends on the machine; that there is some does not.
     assert outcomes["ahead"][draft_pb2.AHEAD_OUTCOME_HIT] + outcomes["ahead"][draft_pb2.AHEAD_OUTCOME_MISS] > 0

@@ -7,7 +7,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from specdec.telemetry import names
-from specdec.telemetry.metrics import DraftAheadMetrics, EngineMetrics, OrchestratorMetrics, RoundTimes
+from specdec.telemetry.metrics import (
+    CandidateMetrics,
+    DraftAheadMetrics,
+    EngineMetrics,
+    OrchestratorMetrics,
+    RoundTimes,
+)
 
 Points = dict[str, list[Any]]
 
@@ -87,6 +93,7 @@ def use_everything(recorder: Recorder) -> None:
     ahead = DraftAheadMetrics(recorder.meter)
     ahead.outcome(is_hit=True)
     ahead.wasted(3, "miss")
+    CandidateMetrics(recorder.meter).ended(2, "hit")
 
 
 def test_what_is_emitted_is_the_table(recorder: Recorder) -> None:
@@ -140,6 +147,15 @@ def test_drafting_ahead_is_counted_by_what_became_of_it(recorder: Recorder) -> N
     metrics.wasted(1, "closed")
     assert recorder.values(names.AHEAD_PROPOSALS) == {("hit",): 2, ("miss",): 1}
     assert recorder.values(names.AHEAD_WASTED_TOKENS) == {("miss",): 5, ("closed",): 1}
+
+
+def test_candidates_are_counted_by_what_became_of_them(recorder: Recorder) -> None:
+    metrics = CandidateMetrics(recorder.meter)
+    metrics.ended(1, "hit")
+    metrics.ended(3, "miss")
+    metrics.ended(0, "closed")
+    metrics.ended(2, "miss")
+    assert recorder.values(names.CANDIDATE_WINDOWS) == {("hit",): 1, ("miss",): 5}
 
 
 def test_a_request_is_counted_by_how_it_ended(recorder: Recorder) -> None:
