@@ -100,6 +100,8 @@ class Drafter:
         self._ahead = NOTHING_AHEAD
         self._proposed: Sequence[int] = ()
         """Of the last round."""
+        self._lacks_features = False
+        """The draft service was opened in mid-request, and reads states of the target that it has not seen."""
         self._num_failures = 0
         self._rests_until = 0.0
         self._failure_cause = ""
@@ -136,7 +138,12 @@ class Drafter:
             # The target went on with a window that was no more proposed.
             self._give_up()
         self._proposed = ()
+        self._lacks_features = False
         if self._sequence is None or self._is_past_context():
+            if self._reads_features:
+                # Its model would draft from guesses alone. The verdict of this round brings it what it needs.
+                self._asked = sizes = replace(sizes, model=0)
+                self._lacks_features = True
             self._open(round_index, sizes)
             return
         try:
@@ -156,6 +163,13 @@ class Drafter:
 
     async def drafted(self) -> Drafted:
         """The proposal asked for, or an empty window if it cannot be had."""
+        drafted = await self._drafted()
+        if self._lacks_features and self._sequence is not None:
+            wanted = replace(drafted.window, max_feature_tokens=self._opening.max_feature_tokens)
+            drafted = replace(drafted, window=wanted)
+        return drafted
+
+    async def _drafted(self) -> Drafted:
         if not self._asked.largest:
             return NOTHING_DRAFTED
         began = time.perf_counter()
@@ -236,6 +250,9 @@ class Drafter:
             self._failure_cause = "unavailable"
         elif not self._link.suits(self._opening.acceptance_rule):
             self._failure_cause = "mismatch"
+        elif self._reads_features and not self._opening.feature_states:
+            # The request began before the draft service was there, so the target tells it nothing.
+            self._failure_cause = "late"
         elif self._is_past_context():
             self._failure_cause = "context"
         else:
@@ -270,6 +287,10 @@ class Drafter:
         if not sizes.model or model_info is None:
             return False
         return self._pipeline.asked(reads_features=bool(model_info.feature_states))
+
+    @property
+    def _reads_features(self) -> bool:
+        return self._link is not None and bool(self._link.feature_states)
 
     def _most(self, sizes: WindowSizes) -> WindowSizes:
         """As many as are wanted and the drafter may be asked for."""

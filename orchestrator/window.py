@@ -21,6 +21,8 @@ class Window:
     """For each node the node it follows, or -1; empty: a chain."""
     distributions: Sequence[model_pb2.DraftDistribution] = ()
     """For each node the law it was sampled from; empty: none is needed."""
+    max_feature_tokens: int = 0
+    """Of how many of the last tokens the verdict is to carry features; 0: of those that are run for it."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -55,8 +55,8 @@ class ModelServiceSettings(ServiceSettings):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int4"] = Field(
         "auto",
-        description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA, and for trained drafts on "
-        "CPU packed (4 or 8 bits). int4, on CPU, keeps the weights of a GGUF file of type Q4_0 or Q4_1 packed and "
+        description="Element type of the weights; auto is float32 on CPU and bfloat16 on CUDA, and on CPU packed, in 4 "
+        "or 8 bits, for trained drafts. int4, on CPU, keeps the weights of a GGUF file of type Q4_0 or Q4_1 packed and "
         "multiplies in bfloat16.",
     )
     device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")

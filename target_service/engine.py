@@ -23,7 +23,7 @@ from specdec.telemetry.tracing import end_span, span, start_remote_span, timing_
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidate_rounds import CandidateRounds
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, features_of, read_window
+from target_service.sequence import PendingRound, TargetSequence, read_window
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -130,7 +130,13 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._keep(connection, sequence_id, sequence)
         span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
         self._waiting[connection, sequence_id] = PendingRound(
-            sequence, command.round, DraftWindow([]), span, arrived, is_open=True
+            sequence,
+            command.round,
+            DraftWindow([]),
+            span,
+            arrived,
+            is_open=True,
+            max_feature_tokens=command.max_feature_tokens,
         )
 
     def _window(
@@ -162,7 +168,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         drafts = sequence.fit_window(drafts)
         self._gathering.returned(sequence, arrived)
         span = self._start_span(window.trace_context, sequence, window.round, drafts)
-        self._waiting[connection, sequence_id] = PendingRound(sequence, window.round, drafts, span, arrived)
+        self._waiting[connection, sequence_id] = PendingRound(
+            sequence, window.round, drafts, span, arrived, max_feature_tokens=window.max_feature_tokens
+        )
 
     def _go_on(self, sequence: TargetSequence, now: float) -> bool:
         """Begin the round of the candidate for what has been decided. Returns whether there is one."""
@@ -215,10 +223,6 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                 work = Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents)
             else:
                 work = Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0)
-            num_window_rows = len(pending.window.token_ids) if finishes else 0
-            num_features = pending.num_features(len(work.token_ids) - num_window_rows, finishes=finishes)
-            if num_features:
-                work.num_features, work.feature_states = num_features + num_window_rows, sequence.feature_states
             batch.append(work)
         pass_rows = PassRows.of(shares)
         try:
@@ -239,9 +243,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
         verdicts = []
-        for share, work, rows in zip(shares, batch, logits, strict=True):
-            if work.features is not None:
-                share.pending.take_features(work.features, work.cache.length - len(work.features))
+        for share, rows in zip(shares, logits, strict=True):
             if share.pending.is_open or not share.finishes:
                 share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
             if share.finishes:
@@ -276,8 +278,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence, window = pending.sequence, pending.window
         verdict = sequence.judge.decide(sequence.token_ids, window, logits)
         sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
-        if pending.features:
-            verdict.features = features_of(pending, list(verdict.accepted_nodes))
+        verdict.features = pending.features()
         sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
         sequence.cache.publish(sequence.token_ids)
         return verdict

@@ -49,7 +49,7 @@ class TargetSequence:
     feature_states: tuple[int, ...] = ()
     """Hidden states that its verdicts carry as features."""
     max_feature_tokens: int = 0
-    """Of how many tokens the first verdict carries them."""
+    """Of how many tokens a verdict carries them at most."""
     answered: float = -math.inf
     """When that was; seconds of `time.perf_counter`."""
 
@@ -104,7 +104,7 @@ class TargetSequence:
             checksum=prefix_checksum(token_ids),
             cache=SequenceCache(pool, command.cache_salt),
             feature_states=tuple(command.feature_states),
-            max_feature_tokens=most_feature_tokens(command, info),
+            max_feature_tokens=_most_feature_tokens(len(command.feature_states), info),
         )
 
     def fit_window(self, window: DraftWindow) -> DraftWindow:
@@ -155,32 +155,25 @@ class PendingRound:
     started: float | None = None
     """When its first forward pass began; seconds of `time.perf_counter`, as `arrived`."""
     compute_seconds: float = 0.0
-    features: list[torch.Tensor] = field(default_factory=list)  # each (tokens, states, hidden_size), bfloat16
-    features_end: int = 0
-    """Position behind the last token that they are of."""
+    max_feature_tokens: int = 0
+    """Of how many tokens its verdict is to carry features; 0: of those that are run for it."""
 
-    def take_features(self, features: torch.Tensor, first: int) -> None:
-        """Add features, of the tokens from a position on.
+    def features(self) -> bytes:
+        """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.
 
-        A prefill may lose its cache and begin again, or find its next blocks computed by another one. What does not end
-        where these begin is let go: a verdict's features are of tokens that follow each other.
+        Of the last committed token and the accepted ones, or of as many of the last tokens as are asked for. They begin
+        behind a token whose states are not there because it was run when nobody wanted any.
         """
-        if first != self.features_end:
-            self.features.clear()
-        self.features.append(features)
-        self.features_end = first + len(features)
-
-    def num_features(self, num_rows: int, *, finishes: bool) -> int:
-        """How many of the last of the next `num_rows` committed rows need features, those of the window besides.
-
-        A round needs those of its window, and of the token before it; an open those of the last tokens of the prompt.
-        """
-        if not self.sequence.feature_states:
-            return 0
-        if not self.is_open:
-            return int(finishes)
-        first = max(self.cache.length, len(self.token_ids) - self.sequence.max_feature_tokens)
-        return max(0, self.cache.length + num_rows - first)
+        sequence, cache = self.sequence, self.cache
+        if not sequence.feature_states or (self.is_open and not self.max_feature_tokens):
+            return b""
+        wanted = min(self.max_feature_tokens, sequence.max_feature_tokens)
+        first = min(len(sequence.token_ids) - 1, max(0, cache.length - wanted))
+        features, num_tokens = cache.states(sequence.feature_states, first)
+        if not num_tokens:
+            return b""
+        wire: bytes = features.cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
+        return wire
 
     @property
     def cache(self) -> SequenceCache:
@@ -229,10 +222,10 @@ def check_feature_states(numbers: Sequence[int], info: model_pb2.ModelInfo) -> N
         )
 
 
-def most_feature_tokens(command: target_pb2.TargetOpen, info: model_pb2.ModelInfo) -> int:
-    """Of how many tokens the first verdict carries features: as asked, within the limit of a message."""
-    size = feature_bytes(len(command.feature_states), info.hidden_size)
-    return min(command.max_feature_tokens, MAX_BYTES // size) if size else 0
+def _most_feature_tokens(num_states: int, info: model_pb2.ModelInfo) -> int:
+    """Of how many tokens a message may carry features."""
+    size = feature_bytes(num_states, info.hidden_size)
+    return MAX_BYTES // size if size else 0
 
 
 def read_window(
@@ -276,12 +269,3 @@ def read_window(
 def verdict_of(event: target_pb2.TargetEvent) -> target_pb2.Verdict:
     """Of a round, or of an open."""
     return event.opened.first if event.HasField("opened") else event.verdict
-
-
-def features_of(pending: PendingRound, accepted_nodes: list[int]) -> bytes:
-    """Features of the committed tokens that were run for a round, and of the accepted ones, as they travel."""
-    features = torch.cat(pending.features)
-    num_committed = len(features) - len(pending.window.token_ids)
-    kept = [*range(num_committed), *(num_committed + node for node in accepted_nodes)]
-    wire: bytes = features[kept].cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
-    return wire

@@ -67,7 +67,7 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
             )
         )
         hidden_states = _hidden_states(model)
-        runner = ModelRunner(model.model, model.info.vocab_size, hidden_states)
+        runner = ModelRunner(model.model, model.info.vocab_size, hidden_states, keeps_states=True)
         model.info.forward_costs.extend(
             await asyncio.to_thread(
                 measure_forward_costs, runner, self._settings.max_batch_rows, model.info.max_context_length

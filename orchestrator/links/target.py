@@ -151,6 +151,7 @@ class TargetSequence:
             parents=window.parents,
             distributions=window.distributions,
             trace_context=trace_context,
+            max_feature_tokens=window.max_feature_tokens,
         )
         self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
 

@@ -90,6 +90,11 @@ class RaggedBatch:
         for storage, rows, slots in self._writes:
             storage.write(layer, key[:, rows], value[:, rows], slots)
 
+    def write_states(self, number: int, states: torch.Tensor) -> None:
+        """Keep a hidden state of all rows, (rows, hidden_size), beside their keys and values."""
+        for storage, rows, slots in self._writes:
+            storage.write_states(number, states[rows], slots)
+
 
 def row_depths(num_rows: int, parents: list[int] | None) -> list[int]:
     """Position of each new row, relative to the end of the cache: in a tree, siblings share one."""

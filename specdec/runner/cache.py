@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from specdec.runner.block_keys import BlockKeys
 from specdec.runner.free_space import Room
 from specdec.runner.pool import KVPool
@@ -103,6 +105,14 @@ class SequenceCache:
             if length <= 0:
                 break
         return spans
+
+    def states(self, numbers: Sequence[int], first: int) -> tuple[torch.Tensor, int]:
+        """Hidden states of the valid tokens from `first` on, or of fewer of them if some are not there.
+
+        Returns:
+            (tokens, states, hidden_size), bfloat16, of the last tokens, and of how many that is.
+        """
+        return self._pool.storage.read_states(numbers, self.slots(first, self.length))
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens; what lies behind is overwritten by the next pass.

@@ -7,7 +7,7 @@ in mind needs few layers of its own (EAGLE, Li et al. 2024, arXiv:2401.15077).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,10 @@ class HiddenStates:
         device = self._states[numbers[0]].device
         picked = torch.tensor(rows, device=device)
         return torch.stack([self._states[number][picked] for number in numbers], dim=1).to(torch.bfloat16)
+
+    def all(self) -> Mapping[int, torch.Tensor]:
+        """Those of the last pass by number; each (rows, hidden_size), in the model's type."""
+        return self._states
 
     def drop(self) -> None:
         """Let go of the memory of the last pass."""

@@ -38,12 +38,21 @@ class ModelRunner:
         model: loaded with `attn_implementation=ATTENTION_NAME`.
         vocab_size: true size of the vocabulary; padding rows of the checkpoint are cut off the logits.
         hidden_states: of the model, which features are made of; None: no work may ask for them.
+        keeps_states: whether those that are watched are kept beside keys and values, to be read at any time.
     """
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocab_size: int,
+        hidden_states: HiddenStates | None = None,
+        *,
+        keeps_states: bool = False,
+    ) -> None:
         self._model = model
         self._vocab_size = vocab_size
         self._hidden_states = hidden_states
+        self._keeps_states = keeps_states
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
@@ -75,17 +84,21 @@ class ModelRunner:
                 positions.extend(first + depth for depth in row_depths(num_rows, work.parents))
             wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
             segments.append(Segment(work.cache, num_rows, work.parents))
+        ragged_batch = RaggedBatch(segments, device)
         output = self._model(
             **self._inputs(torch.tensor([token_ids], device=device), batch),
             position_ids=torch.tensor([positions], device=device),
             use_cache=False,
-            ragged_batch=RaggedBatch(segments, device),
+            ragged_batch=ragged_batch,
             logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
         )
         logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:
             work.cache.length += len(work.token_ids)
         if self._hidden_states is not None:
+            if self._keeps_states:
+                for number, states in self._hidden_states.all().items():
+                    ragged_batch.write_states(number, states)
             _give_features(batch, self._hidden_states)
         return list(logits.split([work.num_logits for work in batch]))
 

@@ -23,6 +23,7 @@ class KVStorage:
         self._is_growing = num_slots is None
         self._num_slots = _FIRST_SLOTS if num_slots is None else num_slots
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number: rows, and which are there
 
     def require(self, num_slots: int) -> None:
         """Have so many slots from the next write on.
@@ -68,6 +69,43 @@ class KVStorage:
             torch.cat([values[:, start:end] for start, end in spans], dim=1),
         )
 
+    def write_states(self, number: int, states: torch.Tensor, slots: torch.Tensor) -> None:
+        """Put hidden states beside the keys and values of their tokens.
+
+        Args:
+            number: of the state.
+            states: (rows, hidden_size), of any floating type; kept in bfloat16.
+            slots: (rows,), integers, distinct.
+        """
+        held = self._states.get(number)
+        if held is None or len(held[0]) < self._num_slots:
+            rows = states.new_empty((self._num_slots, states.shape[1]), dtype=torch.bfloat16)
+            is_there = torch.zeros(self._num_slots, dtype=torch.bool, device=states.device)
+            if held is not None:
+                rows[: len(held[0])], is_there[: len(held[1])] = held
+            held = self._states[number] = rows, is_there
+        held[0].index_copy_(0, slots, states.to(torch.bfloat16))
+        held[1].index_fill_(0, slots, value=True)
+
+    def read_states(self, numbers: Sequence[int], slots: Sequence[int]) -> tuple[torch.Tensor, int]:
+        """Hidden states of the last of some slots, as far back as all of them are there.
+
+        Args:
+            numbers: of the states.
+            slots: in the order of their tokens.
+
+        Returns:
+            (rows, states, hidden_size), bfloat16, and how many rows that is.
+        """
+        held = [self._states[number] for number in numbers if number in self._states]
+        if len(held) < len(numbers) or not slots:
+            return torch.empty(0), 0
+        picked = torch.tensor(slots, dtype=torch.long, device=held[0][0].device)
+        is_there = torch.stack([each[picked] for _, each in held]).all(0)
+        missing = (~is_there).nonzero()
+        first = int(missing[-1, 0]) + 1 if len(missing) else 0
+        return torch.stack([rows[picked[first:]] for rows, _ in held], 1), len(slots) - first
+
     @torch.inference_mode()
     def move(self, source: Sequence[int], target: Sequence[int], origin: KVStorage | None = None) -> None:
         """Copy rows of every layer from `source` slots, of `origin` if it is another storage, to `target` slots."""
@@ -76,6 +114,12 @@ class KVStorage:
             source_slots = torch.tensor(source, dtype=torch.long, device=keys.device)
             slots = torch.tensor(target, dtype=torch.long, device=keys.device)
             self.write(layer, keys.index_select(1, source_slots), values.index_select(1, source_slots), slots)
+        for number, (rows, is_there) in origin._states.items():
+            source_slots = torch.tensor(source, dtype=torch.long, device=rows.device)
+            slots = torch.tensor(target, dtype=torch.long, device=rows.device)
+            known = is_there[source_slots]
+            self.write_states(number, rows[source_slots], slots)
+            self._states[number][1].index_copy_(0, slots, known)
 
     @property
     def bytes_per_slot(self) -> int:

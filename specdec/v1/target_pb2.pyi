@@ -314,6 +314,7 @@ class Window(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -322,6 +323,10 @@ class Window(_message.Message):
     """Committed length that the window stands on."""
     checksum: _builtins.int
     """CRC-32 of that committed prefix (all ids as little-endian 32-bit words). A mismatch is FAILED_PRECONDITION."""
+    max_feature_tokens: _builtins.int
+    """As in the open: of how many of the last tokens its verdict carries features, for a drafter that lacks them. Fewer are given
+    where the target has fewer. 0: of the tokens that were run for this round.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The draft tokens; node i of the window."""
@@ -349,10 +354,11 @@ class Window(_message.Message):
         parents: _abc.Iterable[_builtins.int] | None = ...,
         distributions: _abc.Iterable[_model_pb2.DraftDistribution] | None = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
+        max_feature_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "distributions", b"distributions", "epoch", b"epoch", "parents", b"parents", "round", b"round", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "distributions", b"distributions", "epoch", b"epoch", "max_feature_tokens", b"max_feature_tokens", "parents", b"parents", "round", b"round", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -102,17 +102,54 @@ def test_a_prompt_that_is_prefilled_in_chunks_gives_all(limit: int) -> None:
     assert len(target.runner.passes) == 3
 
 
-def test_what_is_found_in_the_cache_is_not_run_and_gives_none() -> None:
+def test_what_is_found_in_the_cache_has_them_too() -> None:
     target = Target()
     prompt = [(7 * place) % 300 for place in range(50)]
     first = Client(target, prompt, SAMPLED, feature_states=BOTH)
     assert_features(first, first.open(), 50)
     longer = Client(target, [*prompt[:40], 3, 4, 5], SAMPLED, feature_states=BOTH)
-    # Two blocks of 16 tokens are there.
-    assert_features(longer, longer.open(), 43 - 32)
+    # Two blocks of 16 tokens are there, and the third is copied.
+    assert_features(longer, longer.open(), 43)
     same = Client(target, prompt, SAMPLED, feature_states=BOTH)
-    assert_features(same, same.open(), 1)
+    assert_features(same, same.open(), 50)
     assert_features(same, same.verify(), 1)
+
+
+def test_what_was_run_before_anybody_wanted_any_has_none() -> None:
+    target = Target()
+    prompt = [(7 * place) % 300 for place in range(50)]
+    Client(target, prompt, SAMPLED).open()
+    first = Client(target, [*prompt[:40], 3, 4, 5], SAMPLED, feature_states=BOTH)
+    assert_features(first, first.open(), 43 - 32)
+    # Whatever is run from now on has them, whoever runs it.
+    other = [(3 * place) % 300 for place in range(50)]
+    Client(target, other, SAMPLED).open()
+    second = Client(target, other, SAMPLED, feature_states=BOTH)
+    assert_features(second, second.open(), 50)
+    third = Client(target, prompt, SAMPLED, feature_states=(2,))
+    assert_features(third, third.open(), 1, (2,))
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(0, 3), (1, 3), (2, 3), (5, 5), (16, 16), (1000, 16)])
+def test_a_window_gives_those_of_as_many_tokens_as_it_asks_for(asked: int, expected: int) -> None:
+    """For a drafter that was opened in mid-request."""
+    client = Client(Target(), PROMPT, SAMPLED, feature_states=BOTH)
+    client.open()
+    client.verify(right(client, 1))
+    command = client.window_command(right(client, 2))
+    command.window.max_feature_tokens = asked
+    (event,) = client.target.ask(client.connection, command)
+    assert_features(client, client.commit(event, command), expected)
+
+
+def test_nobody_gets_more_than_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_module, "MAX_BYTES", 6 * 128)
+    client = Client(Target(), PROMPT, SAMPLED, feature_states=BOTH)
+    client.open()
+    command = client.window_command(right(client, 2))
+    command.window.max_feature_tokens = 1000
+    (event,) = client.target.ask(client.connection, command)
+    assert_features(client, client.commit(event, command), 6)
 
 
 def test_only_those_get_them_who_asked_and_each_the_ones_asked_for() -> None:
@@ -183,16 +220,6 @@ def test_a_prefill_that_begins_again_gives_them_once(monkeypatch: pytest.MonkeyP
     assert len(target.runner.passes) == (4 if is_found else 6)
     (event,) = client.connection.take()
     assert_features(client, client.commit(event, command), 50)
-
-
-def test_blocks_found_in_the_middle_of_a_prefill_leave_no_gap() -> None:
-    client = Client(Target(), PROMPT, SAMPLED, feature_states=BOTH)
-    client.target.tell(client.connection, client.open_command())
-    (pending,) = client.target.engine._waiting.values()
-    parts = [torch.full((count, 2, 32), float(count)) for count in (3, 5, 4, 2)]
-    for part, first in zip(parts, (0, 3, 16, 20), strict=True):
-        pending.take_features(part, first)
-    assert torch.equal(torch.cat(pending.features), torch.cat(parts[2:]))
 
 
 def test_under_pressure_every_verdict_has_its_own() -> None:

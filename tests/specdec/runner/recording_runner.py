@@ -15,7 +15,7 @@ class RecordingRunner(ModelRunner):
     """Notes the rows of every sequence in every pass."""
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, hidden_states: HiddenStates | None = None) -> None:
-        super().__init__(model, vocab_size, hidden_states)
+        super().__init__(model, vocab_size, hidden_states, keeps_states=hidden_states is not None)
         self.passes: list[list[int]] = []
         self.problem: Exception | None = None
 
