@@ -22,7 +22,7 @@ from specdec.sampling.chooser import TokenChooser
 from specdec.telemetry.metrics import DraftAheadMetrics, WasteCause
 from specdec.v1 import draft_pb2
 
-_MOST_OUTCOMES = 8
+_MOST_OUTCOMES = 12
 _ACCEPTANCE_PRIOR = 0.7
 _SECOND_CHOICE_PRIOR = 0.4
 
@@ -221,7 +221,7 @@ class DraftAhead:
     def _offer(self) -> None:
         for waiting in self._waiting.values():
             tree = waiting.tree
-            if tree is not None and waiting.max_offered and tree.is_complete:
+            if tree is not None and waiting.max_offered and tree.is_worth_telling:
                 branches = tree.usable_branches()[: waiting.max_offered]
                 waiting.max_offered = 0
                 if branches:

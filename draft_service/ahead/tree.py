@@ -96,15 +96,19 @@ class DraftTree:
         return len(self._parents) >= len(self._drafted)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether there is nothing more to run for it."""
-        return (
-            self.has_begun
-            and self.is_intact
-            and all(
-                outcome in self._branches and ((branch := self._branches[outcome]) is None or self._is_done(branch))
-                for outcome in self._outcomes
-            )
+    def is_worth_telling(self) -> bool:
+        """Whether every branch is complete, or is one token behind as it began behind the window's last token.
+
+        That token had to be run before these could begin. All others would wait for them, and what is told sooner is
+        worth more than one more token of some.
+        """
+        if not (self.has_begun and self.is_intact and all(outcome in self._branches for outcome in self._outcomes)):
+            return False
+        return all(
+            branch is None
+            or self._is_done(branch)
+            or (branch.num_accepted == len(self._drafted) and len(branch.token_ids) == self._most_tokens - 1 > 0)
+            for branch in self._branches.values()
         )
 
     def usable_branches(self) -> list[Branch]:

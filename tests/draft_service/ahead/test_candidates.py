@@ -67,7 +67,9 @@ def test_a_candidate_is_what_would_be_proposed_after_its_outcome(params: Samplin
     assert len(set(outcomes)) == len(outcomes)
     assert {count for count, _ in outcomes} > {0, 4}
     for candidate in candidates:
-        assert list(candidate.token_ids) == list(fresh(following(client, candidate), 4).token_ids)
+        # What begins behind the window's last token begins a pass later, and nobody waits for it.
+        count = 3 if candidate.num_accepted_tokens == 4 else 4
+        assert list(candidate.token_ids) == list(fresh(following(client, candidate), count).token_ids)
 
 
 def test_a_commit_of_a_candidate_is_answered_with_it_and_the_next_ones_are_told() -> None:
@@ -90,7 +92,7 @@ def test_continuations_may_be_longer_than_the_proposal() -> None:
     client.num_ahead_tokens = 6
     proposal, candidates = client.told(0, 17, 2)
     assert len(proposal.token_ids) == 2
-    assert {len(each.token_ids) for each in candidates} == {6}
+    assert {len(each.token_ids) for each in candidates} == {5, 6}
 
 
 def test_no_more_are_told_than_are_wanted() -> None:
@@ -115,8 +117,7 @@ def test_they_are_told_once_and_only_when_all_are_made() -> None:
     num_passes = len(engine.runner.passes)
     while not client.connection.batches:
         assert engine.engine.step()
-    # The window's last token, and four of the continuation behind it.
-    assert len(engine.runner.passes) == num_passes + 5
+    assert len(engine.runner.passes) == num_passes + 4
     client.connection.take()
     engine.work()
     assert client.connection.take() == []
