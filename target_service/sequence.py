@@ -92,6 +92,8 @@ class TargetSequence:
         check_feature_states(command.feature_states, info)
         params = SamplingParams.from_proto(command.sampling)
         params.check_token_ids(info.vocab_size)
+        cache = SequenceCache(pool, command.cache_salt)
+        cache.needed_states = tuple(command.feature_states)
         return cls(
             connection=connection,
             sequence_id=sequence_id,
@@ -102,7 +104,7 @@ class TargetSequence:
             judge=Judge(params, command.prompt_length, command.acceptance_rule, device),
             rule=command.acceptance_rule,
             checksum=prefix_checksum(token_ids),
-            cache=SequenceCache(pool, command.cache_salt),
+            cache=cache,
             feature_states=tuple(command.feature_states),
             max_feature_tokens=_most_feature_tokens(len(command.feature_states), info),
         )

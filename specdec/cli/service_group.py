@@ -30,6 +30,8 @@ class ServiceSpec:
     address: str
     """HOST:PORT where the command will serve gRPC, health included."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_last: bool = False
+    """Whether it is started when those that are not so are ready: then it finds at once whatever it calls."""
 
 
 class ServiceFailedError(Exception):
@@ -125,6 +127,11 @@ class ServiceGroup:
             await asyncio.gather(*(child.stop(0) for child in self._children.values()))
 
     async def _start(self, specs: Sequence[ServiceSpec]) -> None:
+        for is_last in (False, True):
+            if wave := [spec for spec in specs if spec.is_last == is_last]:
+                await self._start_at_once(wave)
+
+    async def _start_at_once(self, specs: Sequence[ServiceSpec]) -> None:
         for spec in specs:
             await self._children[spec.name].start()
         began = time.monotonic()

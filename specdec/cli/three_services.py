@@ -141,6 +141,7 @@ class ThreeServices:
             command=(sys.executable, "-m", module, *command, *arguments),
             address=f"{reachable(host)}:{port}",
             environment=self.environment,
+            is_last=module == "orchestrator",
         )
 
 

@@ -136,6 +136,15 @@ class BlockPool:
             del self._by_key[key]
         self._num_published.pop(block, None)
 
+    def forget(self, block: int) -> None:
+        """A block is of no use to those who find it: nobody finds it any more."""
+        if block in self._references:
+            self.withdraw(block)
+        else:
+            del self._cached[block]
+            self.withdraw(block)
+            self._space.give(block)
+
     def _evict(self) -> int:
         """Free the block that has been cached longest; returns how many free blocks now lie side by side there."""
         block = next(iter(self._cached))

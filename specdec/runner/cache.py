@@ -34,6 +34,8 @@ class SequenceCache:
         self._num_published = 0
         self.length = 0
         """Tokens whose keys and values are valid, counted from the start of the sequence."""
+        self.needed_states: tuple[int, ...] = ()
+        """Hidden states without which the keys and values of others are of no use to it."""
         self.num_adopted = 0
         """How many of them were there already when the sequence began, or began again after `release`."""
 
@@ -179,9 +181,15 @@ class SequenceCache:
             block = self._pool.blocks.find(self._keys.key(len(self._blocks), token_ids))
             if block is None:
                 break
+            length = min(self.length + size, len(token_ids) - 1)
+            first = block * size
+            if not self._pool.storage.has_states(self.needed_states, first, first + length - self.length):
+                # The one that is computed now has them, and takes its place.
+                self._pool.blocks.forget(block)
+                break
             self._pool.blocks.hold(block)
             self._append(block)
-            self.length = min(self.length + size, len(token_ids) - 1)
+            self.length = length
         self._num_published = max(self._num_published, self.length // size)
         self.num_adopted += self.length - before
 

@@ -87,6 +87,10 @@ class KVStorage:
         held[0].index_copy_(0, slots, states.to(torch.bfloat16))
         held[1].index_fill_(0, slots, value=True)
 
+    def has_states(self, numbers: Sequence[int], start: int, end: int) -> bool:
+        """Whether hidden states are there at all slots from `start` up to, and without, `end`."""
+        return all(number in self._states and bool(self._states[number][1][start:end].all()) for number in numbers)
+
     def read_states(self, numbers: Sequence[int], slots: Sequence[int]) -> tuple[torch.Tensor, int]:
         """Hidden states of the last of some slots, as far back as all of them are there.
 

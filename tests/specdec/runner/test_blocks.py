@@ -120,3 +120,19 @@ def test_cached_blocks_make_way_for_a_sequence_that_would_not_lie_in_one_piece()
     assert pool.take(pool.begin(4), 4) == [6, 7, 8, 9]
     # Least recently used first, and no more of them than it needs.
     assert (pool.num_evictions, pool.num_cached) == (4, 4)
+
+
+def test_a_block_that_is_forgotten_is_found_no_more_and_is_free_once_nobody_holds_it() -> None:
+    pool = BlockPool(2)
+    room = pool.begin(1)
+    (block,) = pool.take(room, 1)
+    pool.publish(block, b"a", 4)
+    pool.forget(block)
+    assert pool.find(b"a") is None
+    assert (pool.num_used, pool.num_cached, pool.num_available) == (1, 0, 1)
+    pool.publish(block, b"b", 4)
+    pool.release(block)
+    assert pool.num_cached == 1
+    pool.forget(block)
+    assert pool.find(b"b") is None
+    assert (pool.num_used, pool.num_cached, pool.num_available) == (0, 0, 2)
