@@ -128,11 +128,35 @@ async def test_a_draft_that_is_opened_again_goes_on_with_what_comes(short_pauses
     assert result.token_ids == plain_continuation(PROMPT, 300)
     again = max(place for place, command in enumerate(draft.commands) if command.HasField("open"))
     assert again > 4
-    # An open carries tokens alone; what the target ran since then comes with the commits.
+    # An open carries tokens alone, so nothing is asked of the model yet. The target is asked for all features,
+    # once, and they come with the first commit.
+    assert draft.commands[again].open.num_draft_tokens == 0
+    windows = [command.window for command in target.commands if command.HasField("window")]
+    assert [window.max_feature_tokens for window in windows if window.max_feature_tokens] == [99]
+    (asking,) = [window for window in windows if window.max_feature_tokens]
+    assert asking.base_length == len(draft.commands[again].open.token_ids)
+    assert not asking.token_ids
     later = [command.commit for command in draft.commands[again + 1 :] if command.HasField("commit")]
     assert len(later) > 4
     assert all(commit.features == features_at(commit.committed_length) for commit in later)
     assert not draft.refusals
+
+
+async def test_a_drafter_that_came_late_is_left_alone(short_pauses: None) -> None:
+    """The target was not asked for features when the request began, and without any drafts would be worth nothing."""
+    target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
+    target.delay_seconds = 0.01
+    async with running(target, draft) as run:
+        link = run.service.draft
+        assert link is not None
+        info, link.model_info = link.model_info, None
+        generating = asyncio.create_task(run.generate(request(max_new_tokens=200)))
+        await until(lambda: len(target.commands) > 4)
+        link.model_info = info
+        result = await generating
+        assert "late" in run.counting.by_attribute(names.FALLBACKS)
+    assert result.token_ids == plain_continuation(PROMPT, 200)
+    assert not [command for command in draft.commands if command.HasField("open")]
 
 
 async def test_a_target_that_is_opened_again_is_asked_again(short_pauses: None) -> None:
