@@ -24,9 +24,13 @@ class Target:
     """A service that knows one method."""
 
     costs: tuple[tuple[int, int], ...] = ((1, 20_000), (5, 24_000))
+    of_eight: int = 0
+    """Microseconds of a pass with a row of each of eight sequences; 0: not measured."""
 
     def handler(self) -> grpc.GenericRpcHandler:
         response = target_pb2.TargetServiceGetModelInfoResponse(model_info=info(*self.costs))
+        if self.of_eight:
+            response.model_info.forward_costs.add(rows=8, sequences=8, microseconds=self.of_eight)
         return answering("TargetService", response, target_pb2.TargetServiceGetModelInfoRequest)
 
 
@@ -182,3 +186,13 @@ async def test_a_server_of_something_else() -> None:
     async with serving(None) as address:
         with pytest.raises(ServiceUnreadableError, match="UNIMPLEMENTED"):
             await read_figures([address])
+
+
+async def test_what_sequences_cost_comes_on_top_of_rows() -> None:
+    target = Target(((1, 20_000), (9, 28_000), (17, 36_000)), of_eight=62_000)
+    async with serving(target) as address:
+        figures = await read_figures([address])
+    assert figures.verify is not None
+    assert figures.verify.seconds(17, 1) == pytest.approx(0.036)
+    assert figures.verify.seconds(8, 8) == pytest.approx(0.062)
+    assert figures.verify.seconds(17, 8) == pytest.approx(0.071)
