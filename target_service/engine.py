@@ -103,9 +103,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             sequence = self._find(connection, command.sequence_id, message.epoch)
             pending = self._waiting.get((connection, command.sequence_id))
             is_judged = self._candidates.keep(sequence, message, pending)
-            if is_judged and sequence is not None and self._go_on(sequence, arrived):
+            # They may have come during the pass that judged the round before.
+            began = max(arrived, sequence.answered) if sequence is not None else arrived
+            if is_judged and sequence is not None and self._go_on(sequence, began):
                 # Nobody has to wait for it any more, it least of all.
-                self._gathering.returned(sequence, arrived)
+                self._gathering.returned(sequence, began)
         elif kind == "close":
             self._forget(connection, command.sequence_id)
         else:

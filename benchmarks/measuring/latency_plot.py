@@ -20,8 +20,8 @@ def save_latency_plot(path: Path, cells: Sequence[Mapping[str, Any]], *, title: 
 
     label = "simulated " if is_simulated else ""
     panels = list(dict.fromkeys(cell["acceptance"] for cell in cells))
-    figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
-    figure.suptitle(f"SIMULATED: {title}" if is_simulated else title)
+    figure = Figure(figsize=(max(8.0, 5.5 * len(panels)), 4.5), layout="constrained")
+    figure.suptitle(f"SIMULATED: {title}" if is_simulated else title, fontsize="medium")
     for index, acceptance in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), index + 1)
         shown = [cell for cell in cells if cell["acceptance"] == acceptance]
