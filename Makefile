@@ -7,7 +7,7 @@ PROTOS ?= protos
 OUT ?= .
 BUILD ?= build
 # What the shipped draft was trained with; its report.json says the same, and a test compares them.
-DRAFT_FLAGS ?= --seed=0 --hours=0.1 --tokens=220000 --dtype=bfloat16 --threads=1 --num-sequences=96 --max-answer-tokens=192
+DRAFT_FLAGS ?= --seed=0 --hours=1.45 --tokens=220000 --dtype=bfloat16 --threads=1 --num-sequences=96 --max-answer-tokens=192
 REPORT_PROMPTS ?= benchmarks/prompts.jsonl
 PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
 
