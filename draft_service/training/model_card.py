@@ -45,8 +45,8 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
         f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
         "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
-        "brackets the speed relative to the target alone that the step times predict, with PyTorch's own kernels and",
-        "no network.",
+        "brackets the speed relative to the target alone, with its fastest kernels, that the step times predict with no",
+        "network.",
         "",
     ]
     heads = [f"T {temperature:g}, K {count}" for temperature in TEMPERATURES for count in NUM_DRAFT_TOKENS]
@@ -75,7 +75,7 @@ def _reading(training: Mapping[str, Any]) -> str:
     states = training.get("text_features", ())
     if not states or training["settings"].get("upper_layers") == 0:
         return ""
-    return f", reading the target's hidden state behind layer {', '.join(map(str, states))} (counted from 1)"
+    return f", reading the target's hidden state behind layer {states[-1]} (counted from 1)"
 
 
 def _command(training: Mapping[str, Any]) -> str:

@@ -21,8 +21,11 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMod
 
 from specdec.kernels.int4 import GROUP_SIZE, Int4Linear, has_int4, read_levels
 from specdec.kernels.int8 import Int8Linear, fits_int8
+from specdec.kernels.kernel import has_onednn
 from specdec.runner.attention import RaggedBatch, ragged_attention
 
+_MANY_ROWS = 24
+"""From so many rows on, products in bfloat16 are quicker than those on packed weights: at 256 rows 2.5 times."""
 _OUT_FEATURES_MULTIPLE = 64
 """4-bit weights are packed in blocks of so many."""
 
@@ -32,6 +35,30 @@ class _Float32Linear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return super().forward(input.float()).to(input.dtype)
+
+
+class _WithManyRows(nn.Module):
+    """A packed layer, and the same weights in bfloat16 for passes of many rows: prefills.
+
+    Args:
+        packed: of few rows.
+        weight: (out_features, in_features)
+        bias: (out_features,)
+    """
+
+    def __init__(self, packed: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.packed = packed
+        self._few = packed.forward
+        self._size = _MANY_ROWS * weight.shape[1]
+        self._wide = weight.to(torch.bfloat16), None if bias is None else bias.to(torch.bfloat16)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) to (..., out_features), of the same element type."""
+        if rows.numel() < self._size:
+            few: torch.Tensor = self._few(rows)
+            return few
+        return functional.linear(rows.to(torch.bfloat16), *self._wide).to(rows.dtype)
 
 
 class FewRowsNorm(nn.Module):
@@ -184,11 +211,16 @@ def _packed(*layers: nn.Linear) -> nn.Module:
     if has_int4() and weight.shape[1] % GROUP_SIZE == 0 and weight.shape[0] % _OUT_FEATURES_MULTIPLE == 0:
         read = read_levels(weight)
         if read is not None:
-            return Int4Linear(*read, bias)
+            return _for_all_rows(Int4Linear(*read, bias), weight, bias)
     if fits_int8(weight):
-        return Int8Linear(weight, bias)
+        return _for_all_rows(Int8Linear(weight, bias), weight, bias)
     plain = _Float32Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     plain.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         plain.bias = nn.Parameter(bias, requires_grad=False)
     return plain
+
+
+def _for_all_rows(packed: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module:
+    """The packed layer alone where the processor has no products of bfloat16."""
+    return _WithManyRows(packed, weight, bias) if has_onednn(torch.bfloat16) else packed

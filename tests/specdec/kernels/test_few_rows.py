@@ -82,6 +82,38 @@ def test_weights_that_were_of_4_bits_stay_so() -> None:
             module.weight.copy_(levels * 0.125 - 1)
     expected = run(model)
     pack_for_few_rows(model)
-    kinds = {name: type(getattr(model.model.layers[0], name)) for name in ("qkv", "out", "gate_up", "down")}
-    assert kinds["qkv"] is Int4Linear
+    kinds = {type(module) for module in model.model.layers[0].qkv.modules()}
+    assert Int4Linear in kinds
     assert distance(run(model), expected) < 0.1
+
+
+def test_a_prefill_is_run_in_bfloat16_and_goes_on_with_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.kernels.few_rows.has_onednn", lambda _: True)
+    text = [(7 * place) % VOCAB_SIZE for place in range(40)]
+
+    def logits(model: PreTrainedModel) -> torch.Tensor:
+        runner, cache = ModelRunner(model, VOCAB_SIZE), SequenceCache()
+        (many,) = runner.forward([Work(cache, text, 40)])
+        (few,) = runner.forward([Work(cache, [5, 6], 2)])
+        return torch.cat([many, few])
+
+    expected = logits(tiny_model("llama"))
+    model = tiny_model("llama")
+    pack_for_few_rows(model)
+    assert 0 < distance(logits(model), expected) < 0.15
+
+
+def test_many_rows_never_meet_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.kernels.few_rows.has_onednn", lambda _: True)
+    called: list[int] = []
+
+    def note(layer: Int8Linear, rows: torch.Tensor) -> torch.Tensor:
+        called.append(len(rows))
+        return rows.new_zeros((*rows.shape[:-1], layer.out_features))
+
+    monkeypatch.setattr(Int8Linear, "forward", note)
+    model = tiny_model("llama")
+    pack_for_few_rows(model)
+    text = [(7 * place) % VOCAB_SIZE for place in range(40)]
+    ModelRunner(model, VOCAB_SIZE).forward([Work(SequenceCache(), text, 40)])
+    assert not called
