@@ -45,7 +45,7 @@ def model_card(report: Mapping[str, Any]) -> str:
         f"One step takes {1e3 * steps['draft']['1']:.1f} ms, one step of the target "
         f"{1e3 * steps['target']['1']:.1f} ms: a ratio of {report['step_ratio']:.3f}.",
         "The table gives the mean acceptance length by the coupled rule (the recovered or bonus token counts), and in",
-        "brackets the speed relative to the target alone, with its fastest kernels, that the step times predict with no",
+        "brackets the speed relative to the target alone, with its fastest kernels, that step times predict with no",
         "network.",
         "",
     ]
