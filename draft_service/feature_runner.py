@@ -58,6 +58,9 @@ class FeatureRunner(ModelRunner):
 
     def _states(self, lower: torch.Tensor) -> torch.Tensor:
         """What the upper layers read; both (1, rows, hidden_size)."""
+        if not self._batch:
+            # The model is run by somebody else.
+            return lower
         if not self._guess.layer:
             lower = self._embed(self._token_ids)
         known = [

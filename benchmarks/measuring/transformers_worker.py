@@ -44,7 +44,6 @@ class Worker:
     def __init__(self, model: str, draft_model: str | None, device: str, dtype: str) -> None:
         self._device = choose_device(device)
         self._dtype = choose_dtype(dtype, self._device)
-        self._dtype_name = dtype
         self._tokenizer = AutoTokenizer.from_pretrained(provide_model(model, default_report()))
         self._model = self._load(model)
         self._assistant = self._load_assistant(draft_model, model) if draft_model else None
@@ -63,7 +62,9 @@ class Worker:
 
         if not is_trained_draft(name):
             return self._load(name)
-        draft: Any = load_trained_draft(name, target=target, dtype=self._dtype_name, device=str(self._device)).model
+        # Named, so that weights are not packed: transformers runs the layers with its own attention.
+        dtype = str(self._dtype).removeprefix("torch.")
+        draft: Any = load_trained_draft(name, target=target, dtype=dtype, device=str(self._device)).model
         # Made for the services' caches; here it gets those of transformers.
         draft.set_attn_implementation("sdpa")
         draft.config.use_cache = True

@@ -38,7 +38,8 @@ def train(directory: Path, **changes: object) -> Trained:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A draft that reads the target's states."""
-    return train(tmp_path_factory.mktemp("trained"))
+    # Most visits are of states, which take next to no time and teach less.
+    return train(tmp_path_factory.mktemp("trained"), visits=120_000)
 
 
 @pytest.fixture(scope="session")

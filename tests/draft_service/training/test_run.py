@@ -53,7 +53,7 @@ def test_a_finished_run_is_not_begun_again(trained: Trained, tmp_path: Path) -> 
     out = tmp_path / "out"
     shutil.copytree(trained.out, out)
     before = json.loads((out / "report.json").read_text())
-    train_draft(tiny_settings(trained.target, out))
+    train_draft(tiny_settings(trained.target, out, visits=trained.settings.visits))
     after = json.loads((out / "report.json").read_text())
     assert after["training"] == before["training"]
     assert after["acceptance"] == before["acceptance"] or _only_speed_differs(after, before)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
 from specdec.runner.cache import SequenceCache
@@ -52,4 +55,8 @@ def draft_cache_not_cut_back(patch: pytest.MonkeyPatch) -> None:
 def padding_left_in(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint's padding rows take part in the softmax."""
     init = ModelRunner.__init__
-    patch.setattr(ModelRunner, "__init__", lambda self, model, vocab_size, *rest: init(self, model, 1 << 20, *rest))
+
+    def keep_padding(self: ModelRunner, model: PreTrainedModel, vocab_size: int, *rest: Any, **named: Any) -> None:
+        init(self, model, 1 << 20, *rest, **named)
+
+    patch.setattr(ModelRunner, "__init__", keep_padding)
