@@ -9,7 +9,6 @@ theirs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMod
 from specdec.kernels.int4 import GROUP_SIZE, Int4Linear, has_int4, read_levels
 from specdec.kernels.int8 import Int8Linear, fits_int8
 from specdec.kernels.kernel import has_onednn
-from specdec.runner.attention import RaggedBatch, ragged_attention
+from specdec.runner.attention import RaggedBatch, attend
 
 _MANY_ROWS = 24
 """From so many rows on, products in bfloat16 are quicker than those on packed weights: at 256 rows 2.5 times."""
@@ -34,7 +33,11 @@ class _Float32Linear(nn.Linear):
     """A linear layer in float32, whatever its rows are."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return super().forward(input.float()).to(input.dtype)
+        return self.multiply(input).to(input.dtype)
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Int4Linear`."""
+        return super().forward(rows.float())
 
 
 class _WithManyRows(nn.Module):
@@ -46,19 +49,22 @@ class _WithManyRows(nn.Module):
         bias: (out_features,)
     """
 
-    def __init__(self, packed: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, packed: Int4Linear | Int8Linear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.packed = packed
-        self._few = packed.forward
+        self._few = packed.multiply
         self._size = _MANY_ROWS * weight.shape[1]
         self._wide = weight.to(torch.bfloat16), None if bias is None else bias.to(torch.bfloat16)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features), of the same element type."""
+        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Int4Linear`."""
         if rows.numel() < self._size:
-            few: torch.Tensor = self._few(rows)
-            return few
-        return functional.linear(rows.to(torch.bfloat16), *self._wide).to(rows.dtype)
+            return self._few(rows)
+        return functional.linear(rows.to(torch.bfloat16), *self._wide)
 
 
 class FewRowsNorm(nn.Module):
@@ -94,47 +100,48 @@ class FewRowsLayer(nn.Module):
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx: int = attention.layer_idx
-        self._head_dim: int = attention.head_dim
-        self._num_heads, self._num_turned = num_heads, num_heads + num_kv_heads
-        self._scaling: float = attention.scaling
+        self._num_heads, self._num_kv_heads = num_heads, num_kv_heads
+        self._pairs_shape = num_heads + 2 * num_kv_heads, attention.head_dim // 2, 2
+        self._query_shape = 1, num_kv_heads, num_heads // num_kv_heads, attention.head_dim
         self.before_attention = FewRowsNorm(layer.input_layernorm)
         self.before_mlp = FewRowsNorm(layer.post_attention_layernorm)
-        turned = torch.arange(self._head_dim).view(2, -1).t().flatten()
+        turned = torch.arange(attention.head_dim).view(2, -1).t().flatten()
         self.qkv = _packed(_reordered(attention.q_proj, turned), _reordered(attention.k_proj, turned), attention.v_proj)
         self.out = _packed(attention.o_proj)
         self.gate_up = _packed(mlp.gate_proj, mlp.up_proj)
         self.down = _packed(mlp.down_proj)
-        parts = self.before_attention, self.qkv, self.out, self.before_mlp, self.gate_up, self.down
         # Called without the detours of modules: a pass of one row can tell.
-        self._parts: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = tuple(part.forward for part in parts)
+        self._norms = self.before_attention.forward, self.before_mlp.forward
+        self._products = self.qkv.multiply, self.out.multiply, self.gate_up.multiply, self.down.multiply
 
     def forward(self, rows: torch.Tensor, turn: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
         """As the layer of transformers, on a ragged batch.
 
         Args:
             rows: hidden states, (1, rows, hidden_size), float32.
-            turn: by which the positions turn queries and keys, (1, rows, 1, head_dim / 2), complex64.
+            turn: by which queries, keys and values are to be multiplied, as complex numbers: the turn of their position
+                (and for queries the scale of attention), or 1. (rows, heads + 2 * kv_heads, head_dim / 2), complex64.
             batch: the sequences.
         """
-        norm, qkv, out, norm_again, gate_up, down = self._parts
-        num_rows, half = rows.shape[1], self._head_dim // 2
-        pairs = qkv(norm(rows)).view(1, num_rows, -1, half, 2)
-        turned = torch.view_as_real(torch.view_as_complex(pairs[:, :, : self._num_turned]) * turn).flatten(3)
-        turned = turned.transpose(1, 2)
-        values = pairs[:, :, self._num_turned :].flatten(3).transpose(1, 2)
-        attended, _weights = ragged_attention(
-            self,
-            turned[:, : self._num_heads],
-            turned[:, self._num_heads :],
-            values,
-            None,
-            ragged_batch=batch,
-            scaling=self._scaling,
-        )
-        rows = rows + out(attended.view(1, num_rows, -1))
-        # Rounded here: the products on packed weights want it so, and what is between them need not be finer.
-        gate, up = gate_up(norm_again(rows).to(torch.bfloat16)).chunk(2, -1)
+        norm, norm_again = self._norms
+        qkv, out, gate_up, down = self._products
+        pairs = torch.view_as_complex(qkv(norm(rows)[0]).float().view(-1, *self._pairs_shape))
+        heads = torch.view_as_real(pairs * turn).flatten(2).transpose(0, 1)  # (heads + 2 * kv_heads, rows, head_dim)
+        rows = rows + out(self._attend(heads, batch))
+        gate, up = gate_up(norm_again(rows)[0]).chunk(2, -1)
         return rows + down(functional.silu(gate) * up)
+
+    def _attend(self, heads: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
+        """(heads + 2 * kv_heads, rows, head_dim) to (rows, hidden_size)."""
+        query = heads[: self._num_heads]
+        batch.write_heads(self.layer_idx, heads[self._num_heads :])
+        if batch.is_step:
+            # What `attend` comes to then.
+            keys, values = batch.segments[0].read(self.layer_idx)
+            rows = query.view(self._query_shape)
+            attended = functional.scaled_dot_product_attention(rows, keys[None], values[None], scale=1.0)
+            return attended.view(1, -1)
+        return attend(self.layer_idx, query, self._num_kv_heads, batch, scaling=1.0).flatten(1)
 
 
 class FewRowsModel(nn.Module):
@@ -148,11 +155,13 @@ class FewRowsModel(nn.Module):
         super().__init__()
         config: Any = model.config
         layers: Any = model.layers
+        num_heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.embed_tokens, self.rotary_emb, self.norm = model.embed_tokens, model.rotary_emb, FewRowsNorm(model.norm)
         self.layers = nn.ModuleList(
-            FewRowsLayer(layer, num_heads=config.num_attention_heads, num_kv_heads=config.num_key_value_heads)
-            for layer in layers
+            FewRowsLayer(layer, num_heads=num_heads, num_kv_heads=num_kv_heads) for layer in layers
         )
+        self._scaling: float = layers[0].self_attn.scaling
+        self._num_of_kind = [num_heads, num_kv_heads, num_kv_heads]  # of queries, keys, values
 
     def forward(
         self,
@@ -166,9 +175,11 @@ class FewRowsModel(nn.Module):
         rows = self.embed_tokens(input_ids)
         cosines, sines = self.rotary_emb(rows, position_ids=position_ids)
         half = cosines.shape[-1] // 2
-        turn = torch.complex(cosines[:, :, None, :half], sines[:, :, None, :half])
+        turn = torch.complex(cosines[0, :, None, :half], sines[0, :, None, :half])
+        kinds = turn * self._scaling, turn, torch.ones_like(turn)
+        turns = torch.cat([kind.expand(-1, num, -1) for kind, num in zip(kinds, self._num_of_kind, strict=True)], 1)
         for layer in self.layers:
-            rows = layer(rows, turn, ragged_batch)
+            rows = layer(rows, turns, ragged_batch)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(rows))
 
 
@@ -202,7 +213,7 @@ def _reordered(layer: nn.Linear, order: torch.Tensor) -> nn.Linear:
     return reordered
 
 
-def _packed(*layers: nn.Linear) -> nn.Module:
+def _packed(*layers: nn.Linear) -> Int4Linear | Int8Linear | _Float32Linear | _WithManyRows:
     """Linear layers that read the same rows, as one; float32 if their sizes are odd."""
     weight = torch.cat([layer.weight for layer in layers])
     biases: list[torch.Tensor | None] = [layer.bias for layer in layers]
@@ -221,6 +232,8 @@ def _packed(*layers: nn.Linear) -> nn.Module:
     return plain
 
 
-def _for_all_rows(packed: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module:
+def _for_all_rows(
+    packed: Int4Linear | Int8Linear, weight: torch.Tensor, bias: torch.Tensor | None
+) -> Int4Linear | Int8Linear | _WithManyRows:
     """The packed layer alone where the processor has no products of bfloat16."""
     return _WithManyRows(packed, weight, bias) if has_onednn(torch.bfloat16) else packed

@@ -62,14 +62,14 @@ class Int4Linear(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features), of the same element type."""
-        flat = rows.reshape(-1, self.in_features).to(torch.bfloat16).contiguous()
-        if flat.shape[0] == 0:
+        if not rows.numel():
             return rows.new_empty((*rows.shape[:-1], self.out_features))
-        product: torch.Tensor = self._multiply(flat, *self._weights)
-        out = product.to(rows.dtype)
-        if self.bias is not None:
-            out += self.bias
-        return out.view(*rows.shape[:-1], self.out_features)
+        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """(rows, in_features), at least one, to (rows, out_features), in whatever type costs least: bfloat16."""
+        out: torch.Tensor = self._multiply(rows.bfloat16().contiguous(), *self._weights)
+        return out if self.bias is None else out + self.bias
 
 
 def check_int4(device: torch.device) -> None:

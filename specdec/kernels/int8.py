@@ -41,21 +41,23 @@ class Int8Linear(nn.Module):
         scale = (values.abs().amax(1, keepdim=True) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
         self.register_buffer("levels", (values / scale).round().to(torch.int8).contiguous())
         self.register_buffer("scale", scale[:, 0].to(torch.bfloat16))
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.float(), requires_grad=False))
+        self.register_parameter(
+            "bias", None if bias is None else nn.Parameter(bias.to(torch.bfloat16), requires_grad=False)
+        )
         self._multiply: Any = getattr(torch.ops.aten, _OPERATOR)
         # Found faster than buffers, which a pass of one row can tell.
         self._weights = self.levels, self.scale
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """(..., in_features) to (..., out_features), of the same element type."""
-        flat = rows.reshape(-1, self.in_features).to(torch.bfloat16).contiguous()
-        if flat.shape[0] == 0:
+        if not rows.numel():
             return rows.new_empty((*rows.shape[:-1], self.out_features))
-        product: torch.Tensor = self._multiply(flat, *self._weights)
-        out = product.to(rows.dtype)
-        if self.bias is not None:
-            out += self.bias.to(out.dtype)
-        return out.view(*rows.shape[:-1], self.out_features)
+        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
+
+    def multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        """(rows, in_features), at least one, to (rows, out_features), in whatever type costs least: bfloat16."""
+        out: torch.Tensor = self._multiply(rows.bfloat16().contiguous(), *self._weights)
+        return out if self.bias is None else out + self.bias
 
 
 def fits_int8(weight: torch.Tensor) -> bool:

@@ -63,6 +63,8 @@ class RaggedBatch:
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.segments = segments
+        self.is_step = len(segments) == 1 and segments[0].num_rows == 1 and not segments[0].parents
+        """It is one row of one sequence, which sees all before it."""
         self._writes: list[tuple[KVStorage, slice, torch.Tensor]] = []
         start = end = 0
         slots: list[int] = []
@@ -89,6 +91,11 @@ class RaggedBatch:
             return
         for storage, rows, slots in self._writes:
             storage.write(layer, key[:, rows], value[:, rows], slots)
+
+    def write_heads(self, layer: int, heads: torch.Tensor) -> None:
+        """As `write`, of keys and values in one tensor: (2 * kv_heads, rows, head_dim)."""
+        for storage, rows, slots in self._writes:
+            storage.write_heads(layer, heads[:, rows], slots)
 
     def write_states(self, number: int, states: torch.Tensor) -> None:
         """Keep a hidden state of all rows, (rows, hidden_size), beside their keys and values."""
@@ -169,17 +176,44 @@ def ragged_attention(
     Returns:
         (1, rows, heads, head_dim) and no weights, as transformers expects.
     """
-    heads, kv_heads = query.shape[1], key.shape[1]
-    groups = heads // kv_heads
     layer: int = module.layer_idx  # type: ignore[assignment]
     ragged_batch.write(layer, key[0], value[0])
+    whole = attend(layer, query[0], key.shape[1], ragged_batch, scaling, sliding_window, softcap, s_aux)
+    # Contiguous: some models take a view of it.
+    return whole[None].contiguous(), None
+
+
+def attend(
+    layer: int,
+    query: torch.Tensor,
+    kv_heads: int,
+    batch: RaggedBatch,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `ragged_attention`, on keys and values that are written already.
+
+    Args:
+        layer: index of the layer.
+        query: (heads, rows, head_dim), the rows of all segments side by side.
+        kv_heads: heads of keys and values.
+        batch: the sequences.
+        scaling: see `ragged_attention`, as all that follows.
+
+    Returns:
+        (rows, heads, head_dim)
+    """
+    heads = query.shape[0]
+    groups = heads // kv_heads
     outputs = []
     start = 0
-    for segment in ragged_batch.segments:
+    for segment in batch.segments:
         end = start + segment.num_rows
         keys, values = segment.read(layer)
         # The query heads that share a key head become further rows of that head: nothing is repeated in memory.
-        rows = query[0, :, start:end].reshape(kv_heads, groups * segment.num_rows, -1)
+        rows = query[:, start:end].reshape(kv_heads, groups * segment.num_rows, -1)
         mask = segment.mask(sliding_window, query.device)
         if mask is not None and groups > 1:
             mask = mask.repeat(groups, 1)
@@ -192,8 +226,7 @@ def ragged_attention(
         outputs.append(out.reshape(heads, segment.num_rows, -1))
         start = end
     whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-    # Contiguous: some models take a view of it.
-    return whole.transpose(0, 1)[None].contiguous(), None
+    return whole.transpose(0, 1)
 
 
 def _explicit_attention(

@@ -23,6 +23,7 @@ class KVStorage:
         self._is_growing = num_slots is None
         self._num_slots = _FIRST_SLOTS if num_slots is None else num_slots
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._heads: dict[int, torch.Tensor] = {}  # by layer: keys and values in one, where they came so
         self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number: rows, and which are there
 
     def require(self, num_slots: int) -> None:
@@ -52,6 +53,21 @@ class KVStorage:
             self._layers[layer] = held
         held[0].index_copy_(1, slots, key)
         held[1].index_copy_(1, slots, value)
+
+    def write_heads(self, layer: int, heads: torch.Tensor, slots: torch.Tensor) -> None:
+        """As `write`, in one go, of keys and values that lie in one tensor.
+
+        Args:
+            layer: index of the layer.
+            heads: (2 * kv_heads, rows, head_dim), the keys before the values.
+            slots: (rows,), integers, distinct.
+        """
+        held = self._heads.get(layer)
+        if held is None or held.shape[1] < self._num_slots:
+            held = self._heads[layer] = self._grown(held, heads)
+            keys, values = held.chunk(2)
+            self._layers[layer] = keys, values
+        held.index_copy_(1, slots, heads)
 
     def read(self, layer: int, spans: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of one layer in spans of slots; each (kv_heads, rows, head_dim). One span is a view, several a copy.

@@ -52,3 +52,18 @@ def test_a_pool_of_fixed_size_does_not_grow() -> None:
     storage.require(8)
     with pytest.raises(ValueError, match="slot 8 is wanted of 8"):
         storage.require(9)
+
+
+def test_keys_and_values_in_one_tensor_are_written_in_one_go() -> None:
+    apart, together = KVStorage(), KVStorage()
+    for slots in ([3, 0], [1, 64]):
+        keys, values = torch.randn(2, 2, 3), torch.randn(2, 2, 3)
+        for storage in (apart, together):
+            storage.require(max(slots) + 1)
+        apart.write(0, keys, values, torch.tensor(slots))
+        together.write_heads(0, torch.cat([keys, values]), torch.tensor(slots))
+    together.move([64], [2])
+    apart.move([64], [2])
+    for found, expected in zip(together.read(0, [(0, 4), (64, 65)]), apart.read(0, [(0, 4), (64, 65)]), strict=True):
+        assert torch.equal(found, expected)
+    assert together.bytes_per_slot == apart.bytes_per_slot
