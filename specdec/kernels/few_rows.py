@@ -21,6 +21,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMod
 from specdec.kernels.int4 import GROUP_SIZE, Int4Linear, has_int4, read_levels
 from specdec.kernels.int8 import Int8Linear, fits_int8
 from specdec.kernels.kernel import has_onednn
+from specdec.kernels.packed import PackedLinear
 from specdec.runner.attention import RaggedBatch, attend
 
 _MANY_ROWS = 24
@@ -29,18 +30,24 @@ _OUT_FEATURES_MULTIPLE = 64
 """4-bit weights are packed in blocks of so many."""
 
 
-class _Float32Linear(nn.Linear):
-    """A linear layer in float32, whatever its rows are."""
+class _Float32Linear(PackedLinear):
+    """A linear layer in float32, whatever its rows are.
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self.multiply(input).to(input.dtype)
+    Args:
+        weight: (out_features, in_features)
+        bias: (out_features,)
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight.shape[1], weight.shape[0])
+        self._weights = weight, bias
 
     def multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Int4Linear`."""
-        return super().forward(rows.float())
+        """See `PackedLinear`: float32."""
+        return functional.linear(rows.float(), *self._weights)
 
 
-class _WithManyRows(nn.Module):
+class _WithManyRows(PackedLinear):
     """A packed layer, and the same weights in bfloat16 for passes of many rows: prefills.
 
     Args:
@@ -49,20 +56,15 @@ class _WithManyRows(nn.Module):
         bias: (out_features,)
     """
 
-    def __init__(self, packed: Int4Linear | Int8Linear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
+    def __init__(self, packed: PackedLinear, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight.shape[1], weight.shape[0])
         self.packed = packed
         self._few = packed.multiply
-        self._size = _MANY_ROWS * weight.shape[1]
         self._wide = weight.to(torch.bfloat16), None if bias is None else bias.to(torch.bfloat16)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) to (..., out_features), of the same element type."""
-        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
-
     def multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Int4Linear`."""
-        if rows.numel() < self._size:
+        """See `PackedLinear`: bfloat16."""
+        if rows.shape[0] < _MANY_ROWS:
             return self._few(rows)
         return functional.linear(rows.to(torch.bfloat16), *self._wide)
 
@@ -213,7 +215,7 @@ def _reordered(layer: nn.Linear, order: torch.Tensor) -> nn.Linear:
     return reordered
 
 
-def _packed(*layers: nn.Linear) -> Int4Linear | Int8Linear | _Float32Linear | _WithManyRows:
+def _packed(*layers: nn.Linear) -> PackedLinear:
     """Linear layers that read the same rows, as one; float32 if their sizes are odd."""
     weight = torch.cat([layer.weight for layer in layers])
     biases: list[torch.Tensor | None] = [layer.bias for layer in layers]
@@ -225,15 +227,9 @@ def _packed(*layers: nn.Linear) -> Int4Linear | Int8Linear | _Float32Linear | _W
             return _for_all_rows(Int4Linear(*read, bias), weight, bias)
     if fits_int8(weight):
         return _for_all_rows(Int8Linear(weight, bias), weight, bias)
-    plain = _Float32Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    plain.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        plain.bias = nn.Parameter(bias, requires_grad=False)
-    return plain
+    return _Float32Linear(weight, bias)
 
 
-def _for_all_rows(
-    packed: Int4Linear | Int8Linear, weight: torch.Tensor, bias: torch.Tensor | None
-) -> Int4Linear | Int8Linear | _WithManyRows:
+def _for_all_rows(packed: PackedLinear, weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
     """The packed layer alone where the processor has no products of bfloat16."""
     return _WithManyRows(packed, weight, bias) if has_onednn(torch.bfloat16) else packed

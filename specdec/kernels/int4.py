@@ -18,6 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from specdec.kernels.packed import PackedLinear
 from specdec.models.errors import ModelError
 
 INT4 = "int4/bfloat16"
@@ -32,7 +33,7 @@ _OPERATORS = ("_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cp
 _ADVICE = "choose --dtype bfloat16 or float32"
 
 
-class Int4Linear(nn.Module):
+class Int4Linear(PackedLinear):
     """A linear layer on packed weights.
 
     Args:
@@ -49,8 +50,7 @@ class Int4Linear(nn.Module):
     def __init__(
         self, levels: torch.Tensor, scale: torch.Tensor, least: torch.Tensor, bias: torch.Tensor | None
     ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = levels.shape
+        super().__init__(levels.shape[1], levels.shape[0])
         operators: Any = torch.ops.aten
         self.register_buffer("packed", operators._convert_weight_to_int4pack_for_cpu(levels.to(torch.int32), 1))
         pairs = torch.stack([scale.t(), (least + _MIDDLE * scale).t()], dim=-1)  # (groups, out_features, 2)
@@ -60,14 +60,8 @@ class Int4Linear(nn.Module):
         # Found faster than buffers, which a pass of one row can tell.
         self._weights = self.packed, GROUP_SIZE, self.scales_and_zeros
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) to (..., out_features), of the same element type."""
-        if not rows.numel():
-            return rows.new_empty((*rows.shape[:-1], self.out_features))
-        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
-
     def multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        """(rows, in_features), at least one, to (rows, out_features), in whatever type costs least: bfloat16."""
+        """See `PackedLinear`: bfloat16."""
         out: torch.Tensor = self._multiply(rows.bfloat16().contiguous(), *self._weights)
         return out if self.bias is None else out + self.bias
 

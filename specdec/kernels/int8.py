@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from specdec.kernels.packed import PackedLinear
+
 INT8 = "int8/bfloat16"
 """What a model with such weights calls its element type."""
 
@@ -20,7 +22,7 @@ _IN_FEATURES_MULTIPLE = 16
 """The operator reads so many weights at once, beyond the end of a row if there are not as many."""
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(PackedLinear):
     """A linear layer on weights of 8 bits.
 
     Args:
@@ -33,10 +35,9 @@ class Int8Linear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
+        super().__init__(weight.shape[1], weight.shape[0])
         if not fits_int8(weight):
             raise ValueError(f"{weight.shape[1]} weights in a row are not a multiple of {_IN_FEATURES_MULTIPLE}")
-        self.out_features, self.in_features = weight.shape
         values = weight.float()
         scale = (values.abs().amax(1, keepdim=True) / _LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
         self.register_buffer("levels", (values / scale).round().to(torch.int8).contiguous())
@@ -48,14 +49,8 @@ class Int8Linear(nn.Module):
         # Found faster than buffers, which a pass of one row can tell.
         self._weights = self.levels, self.scale
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) to (..., out_features), of the same element type."""
-        if not rows.numel():
-            return rows.new_empty((*rows.shape[:-1], self.out_features))
-        return self.multiply(rows.flatten(0, -2)).to(rows.dtype).view(*rows.shape[:-1], -1)
-
     def multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        """(rows, in_features), at least one, to (rows, out_features), in whatever type costs least: bfloat16."""
+        """See `PackedLinear`: bfloat16."""
         out: torch.Tensor = self._multiply(rows.bfloat16().contiguous(), *self._weights)
         return out if self.bias is None else out + self.bias
 

@@ -103,15 +103,23 @@ def test_a_prefill_is_run_in_bfloat16_and_goes_on_with_packed_weights(monkeypatc
     assert 0 < distance(logits(model), expected) < 0.15
 
 
+def test_a_pass_may_ask_for_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.kernels.few_rows.has_onednn", lambda _: True)
+    model = tiny_model("llama")
+    pack_for_few_rows(model)
+    (logits,) = ModelRunner(model, VOCAB_SIZE).forward([Work(SequenceCache(), [1, 2, 3], 0)])
+    assert logits.shape == (0, VOCAB_SIZE)
+
+
 def test_many_rows_never_meet_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec.kernels.few_rows.has_onednn", lambda _: True)
     called: list[int] = []
 
     def note(layer: Int8Linear, rows: torch.Tensor) -> torch.Tensor:
         called.append(len(rows))
-        return rows.new_zeros((*rows.shape[:-1], layer.out_features))
+        return rows.new_zeros((len(rows), layer.out_features))
 
-    monkeypatch.setattr(Int8Linear, "forward", note)
+    monkeypatch.setattr(Int8Linear, "multiply", note)
     model = tiny_model("llama")
     pack_for_few_rows(model)
     text = [(7 * place) % VOCAB_SIZE for place in range(40)]
