@@ -45,7 +45,10 @@ def serve(
         typer.Option(help="Element type of the weights; with int4 those of a draft model are bfloat16."),
     ] = None,
     num_threads: Annotated[
-        int | None, typer.Option(min=0, help="Threads of a forward pass on CPU; 0 is PyTorch's choice.")
+        int | None,
+        typer.Option(
+            min=0, help="Threads of a forward pass on CPU; 0: PyTorch decides. Without it the models share the CPUs."
+        ),
     ] = None,
     host: Annotated[
         str,

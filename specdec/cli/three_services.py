@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.ports import choose_ports
 from specdec.cli.service_group import ServiceSpec
+from specdec.processors import num_processors
 from specdec.settings import DEFAULT_DRAFTER_WITHOUT_MODEL, DEFAULT_MODEL
 
 _LOOPBACK = "127.0.0.1"
+_DRAFT_SHARE = 0.25
+"""Of the CPUs that all services share."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class ThreeServices:
     """None: the same as `device`."""
     dtype: str | None = None
     num_threads: int | None = None
-    """Threads of a forward pass on CPU, in the target and in the draft service."""
+    """Threads of a forward pass on CPU, in the target and in the draft service. None: they share this machine's CPUs, a
+    quarter for the draft service and the rest for the target, but one each at least; unless the environment says more.
+    """
     log_level: str | None = None
     drain_seconds: float = 20.0
     host: str = _LOOPBACK
@@ -74,7 +79,12 @@ class ThreeServices:
             "target",
             "target_service",
             target_port,
-            {"model": self.model, "device": self.device, "dtype": self.dtype, "num-threads": self.num_threads},
+            {
+                "model": self.model,
+                "device": self.device,
+                "dtype": self.dtype,
+                "num-threads": self._threads("SPECDEC_TARGET_NUM_THREADS", 1 - _DRAFT_SHARE),
+            },
             self.target_arguments,
         )
         return (target, *replace(self, port=port, draft_port=draft_port).in_front_of(target.address))
@@ -102,7 +112,7 @@ class ThreeServices:
                 "device": self.device if self.draft_device is None else self.draft_device,
                 # Trained drafts are not of 4 bits.
                 "dtype": "bfloat16" if self.dtype == "int4" else self.dtype,
-                "num-threads": self.num_threads,
+                "num-threads": self._threads("SPECDEC_DRAFT_NUM_THREADS", _DRAFT_SHARE),
             },
             self.draft_arguments,
         )
@@ -119,6 +129,13 @@ class ThreeServices:
             host=self.host,
         )
         return (orchestrator,) if drafter == "none" else (draft, orchestrator)
+
+    def _threads(self, variable: str, share: float) -> int | None:
+        """Of a service that has this share of the CPUs; None if its environment says how many."""
+        if self.num_threads is not None or self._variable(variable) or self._variable("OMP_NUM_THREADS"):
+            return self.num_threads
+        # More than there are CPUs, both services together, wait for each other at every operator.
+        return max(1, int(share * num_processors()))
 
     def _variable(self, name: str) -> str | None:
         """A variable that the services will see, if it is set and not empty."""

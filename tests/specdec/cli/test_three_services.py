@@ -66,6 +66,22 @@ def test_what_is_not_said_is_left_to_the_environment(monkeypatch: pytest.MonkeyP
     assert read(orchestrator_spec, OrchestratorSettings).num_draft_tokens == 9
 
 
+@pytest.mark.parametrize(("num_cpus", "expected"), [(0.5, (1, 1)), (2.0, (1, 1)), (4.0, (3, 1)), (16.0, (12, 4))])
+def test_the_services_share_the_processors(
+    num_cpus: float, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(three_services, "num_processors", lambda: num_cpus)
+    target, draft, _ = ThreeServices().specs()
+    assert (read(target, TargetSettings).num_threads, read(draft, DraftSettings).num_threads) == expected
+    monkeypatch.setenv("SPECDEC_TARGET_NUM_THREADS", "5")
+    target, draft, _ = ThreeServices().specs()
+    assert (read(target, TargetSettings).num_threads, read(draft, DraftSettings).num_threads) == (5, expected[1])
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    _, draft, _ = ThreeServices().specs()
+    assert read(draft, DraftSettings).num_threads == DraftSettings().num_threads
+
+
 @pytest.mark.parametrize("drafter", [kind for kind in get_args(DrafterKind) if kind != "none"])
 def test_every_drafter_is_one_of_the_service(drafter: DrafterKind) -> None:
     _, draft_spec, _ = ThreeServices(drafter=drafter, draft_model="small-model").specs()
