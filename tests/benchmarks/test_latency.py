@@ -10,13 +10,16 @@ from tests.specdec.models.saved_models import save_tiny_model
 TIMEOUT_SECONDS = 900
 """Services that import torch start one after the other, on a machine that may be busy."""
 
+PLANNED_WITHIN = 0.1
+"""Of the rate that the planner predicts."""
+
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 async def test_a_simulated_grid_from_end_to_end(tmp_path: Path) -> None:
     ended = await run_benchmark(
         "latency",
         tmp_path,
-        *("--simulated", "--rtt-ms", "0.5,40", "--acceptance", "0.8", "--time-scale", "2", "--max-new-tokens", "61"),
+        *("--simulated", "--rtt-ms", "0.5,40", "--acceptance", "0.8", "--time-scale", "4", "--max-new-tokens", "201"),
         *("--json-out", "new/result.json", "--plot", "new/latency.png"),
         timeout_seconds=TIMEOUT_SECONDS,
     )
@@ -40,6 +43,8 @@ async def test_a_simulated_grid_from_end_to_end(tmp_path: Path) -> None:
         assert cell["simulated_predicted_tokens_per_second"] > 0
         assert cell["simulated_target_compute_seconds"] >= 0.03
         assert (cell["required_tokens_per_second"] is None) == (rtt != 0.0005)
+        # The planner is told what a pass takes, the acceptance and the hits, and knows nothing of what is around them.
+        assert cell["simulated_measured_over_predicted"] == pytest.approx(1, abs=PLANNED_WITHIN)
         assert (cell["simulated_hit_rate"] is None) == (pipeline == "off")
     plain = cells["off", 0.04]
     # Both ways of the relay, whatever else there is; and nothing is quicker than what it is made of.
