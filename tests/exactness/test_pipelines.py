@@ -22,6 +22,7 @@ NUM_TOKENS = 24
 MODES = ("off", "ahead", "candidates", "auto")
 RTTS_SECONDS = (0.0005, 0.02, 0.08)
 AT_ONCE = 8
+MOST_ATTEMPTS = 300
 SECONDS_BETWEEN_CUTS = 0.8
 REQUESTS_FOR_EACH_CUT = 12
 MAKERS: dict[str, Callable[[Path], Drafter]] = {"same model": lambda _: same_model(), "features": reading_features}
@@ -59,9 +60,11 @@ async def collect(address: str, asked: list[generation_pb2.GenerateRequest]) -> 
 
         async def one(request: generation_pb2.GenerateRequest) -> GenerationResult:
             async with turns:
-                while (result := await attempt(client, request)) is None:
+                for _ in range(MOST_ATTEMPTS):
+                    if (result := await attempt(client, request)) is not None:
+                        return result
                     await asyncio.sleep(0.1)
-                return result
+                raise TimeoutError("the link did not come back")
 
         return await asyncio.gather(*map(one, asked))
 
