@@ -23,10 +23,24 @@ class FeatureWork(Work):
     """(rows, hidden_size), zeros where they are not known. None: of no row."""
     is_known: torch.Tensor | None = None
     """(rows,), bool, on the CPU. None: of no row."""
-    before: torch.Tensor | None = None
-    """State before the first row, (hidden_size,); the target's, or a guess. None: nobody knows."""
-    last_state: torch.Tensor | None = field(default=None, init=False)
-    """What the last row read, once it is run; (hidden_size,)."""
+    before: dict[int, torch.Tensor] = field(default_factory=dict)
+    """By row, in increasing order: the state one position before it, the target's or a guess; (hidden_size,). Of other
+    rows it is what the row that they follow reads in this pass; where that is in the cache, nobody knows."""
+    read: torch.Tensor | None = field(default=None, init=False)
+    """What the rows read, once they are run; (rows, hidden_size)."""
+
+
+def row_parents(num_rows: int, parents: list[int] | None) -> list[int]:
+    """Which row each new one follows, counted from the first new one: those in the cache are negative.
+
+    Args:
+        num_rows: new ones.
+        parents: see `Segment.parents`.
+    """
+    num_nodes = len(parents or ())
+    first = num_rows - num_nodes
+    found = [*range(-1, first - 1), *(first + parent for parent in parents or ())]
+    return found[max(0, -first) :] if first < 0 else found
 
 
 class FeatureRunner(ModelRunner):
@@ -48,9 +62,8 @@ class FeatureRunner(ModelRunner):
 
     def blank_step(self, cache: SequenceCache, num_rows: int) -> FeatureWork:
         """A step that costs what a step of drafting does, for measuring."""
-        work = FeatureWork(cache, [0] * num_rows, num_rows)
-        work.before = self._embed.weight.new_zeros(self._embed.weight.shape[1])
-        return work
+        nothing = self._embed.weight.new_zeros(self._embed.weight.shape[1])
+        return FeatureWork(cache, [0] * num_rows, num_rows, before=dict.fromkeys(range(num_rows), nothing))
 
     def _inputs(self, token_ids: torch.Tensor, batch: Sequence[Work]) -> dict[str, torch.Tensor]:
         self._token_ids, self._batch = token_ids, batch
@@ -64,41 +77,49 @@ class FeatureRunner(ModelRunner):
         if not self._guess.layer:
             lower = self._embed(self._token_ids)
         known = [
-            work if isinstance(work, FeatureWork) else FeatureWork(work.cache, work.token_ids, 0)
+            work if isinstance(work, FeatureWork) else FeatureWork(work.cache, work.token_ids, 0, work.parents)
             for work in self._batch
         ]
         self._batch = ()
-        if all(len(work.token_ids) == 1 and work.states is None and work.before is not None for work in known):
+        if all(work.states is None and len(work.before) == len(work.token_ids) for work in known):
             # Nearly every pass: a step of drafting for each sequence.
-            before = torch.stack([work.before for work in known if work.before is not None]).to(lower)
+            before = torch.stack([state.to(lower) for work in known for state in work.before.values()])
             states: torch.Tensor = self._guess(lower[0], before)
         else:
             states = self._mixed_states(lower[0], known)
         end = 0
         for work in known:
-            end += len(work.token_ids)
-            work.last_state = states[end - 1]
+            start, end = end, end + len(work.token_ids)
+            work.read = states[start:end]
         return states[None]
 
     def _mixed_states(self, lower: torch.Tensor, batch: Sequence[FeatureWork]) -> torch.Tensor:
-        """Known states and guesses side by side; (rows, hidden_size)."""
+        """Known states and guesses side by side, those that rest on guesses after these; (rows, hidden_size)."""
         states, before = torch.zeros_like(lower), torch.zeros_like(lower)
-        guessed: list[int] = []
+        levels: list[list[int]] = []
+        follows: dict[int, int] = {}
         end = 0
         for work in batch:
             start, end = end, end + len(work.token_ids)
-            if work.is_known is None:
-                guessed.extend(range(start, end))
-            else:
-                guessed.extend((start + (~work.is_known).nonzero()[:, 0]).tolist())
             if work.states is not None:
                 states[start:end] = work.states
-                before[start + 1 : end] = work.states[:-1]
-            if work.before is not None:
-                before[start] = work.before
-        if guessed:
-            index = torch.tensor(guessed, device=states.device)
-            states[index] = self._guess(lower[index], before[index])
+            for row, state in work.before.items():
+                before[start + row] = state
+            is_known = work.is_known.tolist() if work.is_known is not None else [False] * (end - start)
+            depths: list[int] = []
+            for row, parent in enumerate(row_parents(end - start, work.parents)):
+                depth = -1 if is_known[row] else 0
+                if not is_known[row] and parent >= 0 and row not in work.before:
+                    follows[start + row] = start + parent
+                    depth = depths[parent] + 1
+                depths.append(depth)
+                if depth >= 0:
+                    levels.extend([] for _ in range(depth + 1 - len(levels)))
+                    levels[depth].append(start + row)
+        for level in levels:
+            children = [row for row in level if row in follows]
+            before[children] = states[[follows[row] for row in children]]
+            states[level] = self._guess(lower[level], before[level])
         return states
 
 

@@ -286,7 +286,7 @@ class Drafter:
         model_info = self._link.model_info if self._link is not None else None
         if not sizes.model or model_info is None:
             return False
-        return self._pipeline.asked(reads_features=bool(model_info.feature_states))
+        return self._pipeline.asked()
 
     @property
     def _reads_features(self) -> bool:

@@ -35,17 +35,12 @@ class Pipeline:
         self._queue_seconds = 0.0
         self._round_seconds = 0.0
 
-    def drafts_ahead(self, *, reads_features: bool) -> bool:
-        """Whether to ask for it in the next round.
-
-        Args:
-            reads_features: the drafter waits for states of the target that are not there before the verdict.
-        """
+    def drafts_ahead(self) -> bool:
+        """Whether to ask for it in the next round."""
         if self._mode != "auto":
             return self._mode != "off"
         return (
-            not reads_features
-            and self._draft_seconds > _NOTICEABLE * self._round_seconds
+            self._draft_seconds > _NOTICEABLE * self._round_seconds
             and self._queue_seconds < _BUSY * self._draft_seconds
         )
 
@@ -84,13 +79,13 @@ class PipelineOfRequest:
         """See `Pipeline`."""
         return self._pipeline.pushes_candidates
 
-    def asked(self, *, reads_features: bool) -> bool:
+    def asked(self) -> bool:
         """A proposal is asked for now. Returns whether to draft ahead once it is made."""
         now = time.perf_counter()
         if self._asked is not None:
             self._round_seconds = now - self._asked
         self._asked = now
-        return self._pipeline.drafts_ahead(reads_features=reads_features)
+        return self._pipeline.drafts_ahead()
 
     def answered(self, proposal: draft_pb2.Proposal) -> None:
         """It came."""

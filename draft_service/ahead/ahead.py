@@ -14,6 +14,7 @@ from draft_service.ahead.outcomes import likeliest_outcomes
 from draft_service.ahead.tree import Branch, DraftTree
 from draft_service.drafters.acceptance_estimate import AcceptanceEstimate
 from draft_service.drafters.window_growth import WindowGrowth
+from draft_service.row_states import RowStates
 from draft_service.sequence import Draft, DraftSequence
 from specdec.engine.memory import CacheMemory
 from specdec.runner.cache import SequenceCache
@@ -34,6 +35,8 @@ class _Ready(NamedTuple):
 
     branch: Branch
     base_length: int
+    num_cached: int
+    """Tokens that the cache held by then."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,8 @@ class DraftAhead:
 
     A continuation that is used is what would have been drafted after the commit: the same tokens from the same laws and
     draws, since both follow from the committed tokens (`WindowGrowth`). So nothing about the text depends on what was
-    drafted ahead.
+    drafted ahead. A draft that reads features would then know more states of the target; its continuation was made of
+    guesses of them, and its cache is rolled back to before these, to be made again with the next pass.
 
     Args:
         memory: of the model.
@@ -83,8 +87,17 @@ class DraftAhead:
         """Whether there is a window being verified that may be drafted ahead for."""
         return any(waiting.tree is not None for waiting in self._waiting.values())
 
-    def proposed(self, draft: Draft, cache: SequenceCache, chooser: TokenChooser) -> None:
-        """A proposal is on its way; from now on its outcome is drafted ahead for, if that is wanted."""
+    def proposed(
+        self, draft: Draft, cache: SequenceCache, chooser: TokenChooser, states: RowStates | None = None
+    ) -> None:
+        """A proposal is on its way; from now on its outcome is drafted ahead for, if that is wanted.
+
+        Args:
+            draft: the proposal.
+            cache: of its sequence.
+            chooser: of its sequence.
+            states: of its sequence, if the draft reads features.
+        """
         if not draft.drafts_ahead:
             self._waiting.pop(id(draft.sequence), None)
             return
@@ -93,22 +106,33 @@ class DraftAhead:
         waiting.round, waiting.max_offered = draft.round, draft.max_candidates
         # A window that ended early has its last token run as well.
         length = draft.base_length + num_drafted - 1
-        is_whole = cache.length >= length and len(draft.logits) == num_drafted
+        is_cached = cache.length >= length or (states is not None and draft.num_ahead == num_drafted)
+        is_whole = is_cached and len(draft.logits) == num_drafted
         if not num_drafted or not is_whole or draft.base_length + num_drafted >= self._max_context_length:
             return
-        cache.truncate(length)
+        cache.truncate(min(cache.length, length))
         outcomes = likeliest_outcomes(
             num_drafted,
             waiting.acceptance.rate(_ACCEPTANCE_PRIOR),
             waiting.second_choice.rate(_SECOND_CHOICE_PRIOR),
             _MOST_OUTCOMES,
         )
-        waiting.tree = DraftTree(draft, cache, chooser, [each for each, _ in outcomes], self._max_context_length)
+        waiting.tree = DraftTree(
+            draft, cache, chooser, states, [each for each, _ in outcomes], self._max_context_length
+        )
 
-    def commit(self, sequence: DraftSequence, num_accepted: int, cache: SequenceCache) -> bool:
+    def commit(
+        self, sequence: DraftSequence, num_accepted: int, cache: SequenceCache, num_certain: int | None = None
+    ) -> bool:
         """A round is over. Returns whether its outcome was drafted for; the cache then holds that continuation.
 
         Otherwise the rows of tokens that were accepted are where they would be without drafting ahead.
+
+        Args:
+            sequence: the outcome is committed.
+            num_accepted: draft tokens that were.
+            cache: of the sequence.
+            num_certain: the cache is to end behind so many rows instead, as the others were made of guesses; None: not.
         """
         waiting = self._waiting.get(id(sequence))
         if waiting is None:
@@ -128,13 +152,13 @@ class DraftAhead:
         if not tree.is_intact:
             self._metrics.wasted(tree.num_tokens, "memory")
             return False
-        branch = tree.follow(num_accepted, next_token_id)
+        branch = tree.follow(num_accepted, next_token_id, num_certain)
         if branch is None:
             self._metrics.wasted(tree.num_tokens, "miss")
             waiting.was_missed = True
             return False
         self._metrics.wasted(tree.num_tokens - len(branch.token_ids), "miss")
-        waiting.ready = _Ready(branch, len(sequence.token_ids))
+        waiting.ready = _Ready(branch, len(sequence.token_ids), cache.length)
         return True
 
     def resume(self, draft: Draft, cache: SequenceCache) -> bool:
@@ -159,7 +183,7 @@ class DraftAhead:
             return False
         branch = ready.branch
         count = min(len(branch.token_ids), draft.num_wanted)
-        if cache.length < ready.base_length + max(count - 1, 0):
+        if cache.length < ready.num_cached:
             # An older sequence has needed the memory.
             self._metrics.wasted(len(branch.token_ids), "memory")
             return False
@@ -173,7 +197,7 @@ class DraftAhead:
         draft.num_ahead = count
         draft.source = draft_pb2.DRAFT_SOURCE_MODEL
         # The last token of a window is not run.
-        cache.truncate(ready.base_length + max(count - 1, 0))
+        cache.truncate(min(cache.length, ready.base_length + max(count - 1, 0)))
         draft.is_done = count == draft.num_wanted or branch.has_ended
         return draft.is_done
 

@@ -8,6 +8,8 @@ import torch
 
 from draft_service.ahead.outcomes import MOST_RANKS, Outcome
 from draft_service.drafters.window_growth import WindowGrowth
+from draft_service.feature_runner import FeatureWork
+from draft_service.row_states import RowStates
 from draft_service.sequence import Draft, DraftSequence
 from specdec.errors import InvalidArgumentError
 from specdec.runner.cache import SequenceCache
@@ -50,9 +52,13 @@ class DraftTree:
     Node `i` is the row `base_length + i`. The first ones are the window's own tokens, so that where nothing was guessed
     right the cache is what it would have been without.
 
+    The first pass runs what the cache lacks of the window. That is its last token; where a draft reads features and the
+    window was itself drafted ahead, also committed tokens whose states the target has told since.
+
     Args:
         draft: the window, with the logits that its tokens were chosen by.
-        cache: of the sequence; holds all tokens of the window but the last one.
+        cache: of the sequence; holds all tokens of the window but the last one, or all that rests on no guess.
+        states: of the sequence, if the draft reads features.
         chooser: of the sequence.
         outcomes: to draft ahead for, the likeliest first.
         max_context_length: of the model.
@@ -63,12 +69,14 @@ class DraftTree:
         draft: Draft,
         cache: SequenceCache,
         chooser: TokenChooser,
+        states: RowStates | None,
         outcomes: list[Outcome],
         max_context_length: int,
     ) -> None:
         self.sequence: DraftSequence = draft.sequence
         self.cache = cache
         self.chooser = chooser
+        self._states = states
         self.base_length = draft.base_length
         self._drafted = list(draft.token_ids)
         self._logits: dict[int, torch.Tensor] = dict(enumerate(draft.logits))
@@ -76,7 +84,8 @@ class DraftTree:
         self._most_tokens = draft.num_ahead_wanted or draft.num_wanted
         self._max_context_length = max_context_length
         self._branches: dict[tuple[int, int], Branch | None] = {}
-        self._parents = list(range(-1, len(self._drafted) - 2))
+        self._first = cache.length
+        self._parents: list[int] = []
         self._running: list[Branch] = []
         self._first_choices: dict[int, list[int]] = {}
 
@@ -88,12 +97,12 @@ class DraftTree:
     @property
     def is_intact(self) -> bool:
         """Whether the cache still holds what was run; it does not if an older sequence needed the memory."""
-        return self.cache.length == self.base_length + len(self._parents)
+        return self.cache.length == (self.base_length + len(self._parents) if self.has_begun else self._first)
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was run for it."""
-        return len(self._parents) >= len(self._drafted)
+        return bool(self._parents)
 
     @property
     def is_worth_telling(self) -> bool:
@@ -118,7 +127,7 @@ class DraftTree:
 
     def give_up(self) -> None:
         """Leave the cache as it was before anything was drafted ahead, if it still holds that."""
-        if self.is_intact:
+        if self.has_begun and self.is_intact:
             self.cache.truncate(self.base_length + len(self._drafted) - 1)
 
     def second_choice_was_right(self, num_accepted: int, next_token_id: int) -> bool | None:
@@ -130,13 +139,15 @@ class DraftTree:
         """Rows of the next pass; None if there is nothing more to run.
 
         Args:
-            max_rows: most of them, at least 1.
+            max_rows: most of them, at least 1; the first pass may have more, if the cache lacks more.
         """
         parents = list(self._parents)
         token_ids: list[int] = []
+        num_logits = 0
         if not self.has_begun:
-            token_ids.append(self._drafted[-1])
-            parents.append(len(self._drafted) - 2)
+            token_ids = [*self.sequence.token_ids, *self._drafted][self._first :]
+            parents = list(range(-1, len(self._drafted) - 1))
+            num_logits = 1
         self._running = []
         for outcome in self._outcomes:
             if len(token_ids) >= max_rows:
@@ -147,14 +158,21 @@ class DraftTree:
             self._running.append(branch)
             token_ids.append(branch.token_ids[-1] if branch.nodes else branch.next_token_id)
             parents.append(branch.nodes[-1] if branch.nodes else branch.num_accepted - 1)
-        return Work(self.cache, token_ids, len(token_ids), parents) if token_ids else None
+        num_logits += len(self._running)
+        if not token_ids:
+            return None
+        if self._states is None:
+            return Work(self.cache, token_ids, num_logits, parents)
+        return self._states.work(token_ids, num_logits, self.base_length, parents)
 
     def take(self, work: Work, rows: torch.Tensor, growth: WindowGrowth) -> None:
-        """Take over what a pass gave; `rows` is (rows, vocab_size)."""
+        """Take over what a pass gave; `rows` is (num_logits, vocab_size)."""
+        if self._states is not None and isinstance(work, FeatureWork):
+            self._states.take(work, self.base_length)
         node = len(self._parents)
         if not self.has_begun:
             self._logits[len(self._drafted)] = rows[0]
-            rows, node = rows[1:], node + 1
+            rows, node = rows[1:], len(self._drafted)
         self._parents = list(work.parents or ())
         for place, branch in enumerate(self._running):
             branch.nodes.append(node + place)
@@ -169,10 +187,15 @@ class DraftTree:
                 branch.is_broken = True
         self._running = []
 
-    def follow(self, num_accepted: int, next_token_id: int) -> Branch | None:
+    def follow(self, num_accepted: int, next_token_id: int, num_certain: int | None) -> Branch | None:
         """The branch of an outcome; the cache then ends with the last of its tokens that was run.
 
         None if nothing was drafted for it; the cache is as it was, and begins with the window's own rows.
+
+        Args:
+            num_accepted: the outcome.
+            next_token_id: the outcome.
+            num_certain: the cache is to end behind so many rows instead, as the others were made of guesses; None: not.
         """
         for branch in self._branches.values():
             if (
@@ -180,10 +203,19 @@ class DraftTree:
                 and (branch.num_accepted, branch.next_token_id) == (num_accepted, next_token_id)
                 and branch.is_usable
             ):
-                rows = branch.nodes[: max(1, len(branch.token_ids))]
-                self.cache.keep_rows(self.base_length + num_accepted, [node - num_accepted for node in rows])
+                self._keep(branch, num_certain)
                 return branch
         return None
+
+    def _keep(self, branch: Branch, num_certain: int | None) -> None:
+        if num_certain is not None:
+            self.cache.truncate(num_certain)
+            return
+        base = self.base_length + branch.num_accepted
+        rows = [node - branch.num_accepted for node in branch.nodes[: max(1, len(branch.token_ids))]]
+        self.cache.keep_rows(base, rows)
+        if self._states is not None:
+            self._states.keep_rows(base, rows)
 
     def _is_done(self, branch: Branch) -> bool:
         return (

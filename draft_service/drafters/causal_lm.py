@@ -14,6 +14,7 @@ from draft_service.ahead.budget import AheadBudget
 from draft_service.ahead.offer import Offer
 from draft_service.drafters.window_growth import WindowGrowth
 from draft_service.feature_runner import FeatureRunner, FeatureWork
+from draft_service.row_states import RowStates
 from draft_service.sequence import Draft, DraftSequence
 from draft_service.token_tree import is_grown
 from specdec.engine.memory import CacheMemory
@@ -43,10 +44,8 @@ class _State:
     """When tokens were last drafted for it; seconds of `time.perf_counter`."""
     is_behind: bool = False
     """More tokens have no keys and values than a round leaves behind, or had none when the present run began."""
-    is_whole: bool = True
-    """Whatever a draft that reads features has in its cache was made of all features that there are."""
-    last_state: torch.Tensor | None = None
-    """What the last row of a draft that reads features read, (hidden_size,): its guess of the target's state there."""
+    row_states: RowStates | None = None
+    """None: the draft reads no features."""
 
 
 @dataclass(slots=True)
@@ -126,30 +125,22 @@ class CausalLMDrafter:
         # No more tokens are run than the context holds.
         most = min(max(sequence.max_length, len(sequence.token_ids)), self.info.max_context_length)
         self._memory.join(cache, most + self.info.max_num_draft_tokens)
-        self._states[id(sequence)] = _State(chooser, cache)
+        log = sequence.features if self._feature_runner is not None else None
+        row_states = RowStates(cache, log) if log is not None else None
+        self._states[id(sequence)] = _State(chooser, cache, row_states=row_states)
 
     def commit(self, sequence: DraftSequence, num_accepted: int) -> None:
         """See `Drafter`. Rolls the cache back to the tokens that turned out right.
 
-        With features, to those whose states were the target's: what guesses stood in for is computed again.
+        With features, to those whose states were the target's: what guesses stood in for is computed again, by the next
+        pass, which may be one that drafts ahead.
         """
-        state = self._states[id(sequence)]
-        if self._ahead.commit(sequence, num_accepted, state.cache):
-            self._publish(state, sequence.token_ids)
-            return
-        length = len(sequence.token_ids) - 1
-        # A runner-up was accepted, but never run.
-        num_lost = num_accepted - sequence.num_kept
-        if sequence.features is not None:
-            num_guessed = num_accepted + 1
-            has_all = bool(sequence.features.at(length - num_guessed, num_guessed)[1].all())
-            length -= num_guessed if has_all else num_lost
-            state.is_whole = state.is_whole and (
-                has_all or state.cache.length <= len(sequence.token_ids) - 1 - num_guessed
-            )
-        else:
-            length -= num_lost
-        state.cache.truncate(min(state.cache.length, length))
+        state, num_committed = self._states[id(sequence)], len(sequence.token_ids)
+        num_certain = state.row_states.num_certain(num_committed, num_accepted) if state.row_states else None
+        if not self._ahead.commit(sequence, num_accepted, state.cache, num_certain):
+            # A runner-up was accepted, but never run.
+            num_right = num_committed - 1 - (num_accepted - sequence.num_kept)
+            state.cache.truncate(min(state.cache.length, num_right if num_certain is None else num_certain))
         self._publish(state, sequence.token_ids)
 
     def close(self, sequence: DraftSequence) -> None:
@@ -174,7 +165,7 @@ class CausalLMDrafter:
                 if draft.ahead == draft_pb2.AHEAD_OUTCOME_HIT:
                     # What was there already says nothing of what a step takes.
                     draft.step_seconds = self._step_seconds
-                self._ahead.proposed(draft, state.cache, state.chooser)
+                self._ahead.proposed(draft, state.cache, state.chooser, state.row_states)
 
     @property
     def may_work_ahead(self) -> bool:
@@ -209,12 +200,11 @@ class CausalLMDrafter:
 
     def _run_drafts(self, drafts: Sequence[Draft]) -> None:
         steps = []
-        most_behind = 1 + self.info.max_num_draft_tokens
+        # With features a round may leave behind what two have accepted, and a window.
+        most_behind = (3 if self._feature_runner is not None else 1) * (1 + self.info.max_num_draft_tokens)
         for draft in drafts:
             state = self._states[id(draft.sequence)]
-            # With features a window drafted ahead is not the one that would be drafted with those to come.
-            can_draft_ahead = self._feature_runner is None and not draft.is_tree and self.ahead_budget.max_rows > 0
-            draft.drafts_ahead = draft.drafts_ahead and can_draft_ahead
+            draft.drafts_ahead = draft.drafts_ahead and not draft.is_tree and self.ahead_budget.max_rows > 0
             step = _PendingStep(draft, state, self.info.max_context_length)
             state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
             # No more tokens can be run than the context holds, and features of a prompt come when it is prefilled.
@@ -245,7 +235,8 @@ class CausalLMDrafter:
         self.ahead_budget.worked(ended - started)
         for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft
-            step.state.last_state = work.last_state if isinstance(work, FeatureWork) else None
+            if step.state.row_states is not None and isinstance(work, FeatureWork):
+                step.state.row_states.take(work, draft.base_length)
             draft.source = draft_pb2.DRAFT_SOURCE_MODEL
             draft.step_seconds = self._step_seconds
             draft.batch_sequences = draft.batch_sequences or len(shares)
@@ -279,27 +270,15 @@ class CausalLMDrafter:
         draft.is_done = len(draft.levels) >= draft.max_steps or is_grown(draft.levels, draft.num_wanted)
 
     def _work(self, step: _PendingStep, token_ids: Sequence[int], num_logits: int) -> Work:
-        state, log = step.state, step.draft.sequence.features
-        if self._feature_runner is None or log is None:
-            return Work(state.cache, token_ids, num_logits)
-        work = FeatureWork(state.cache, token_ids, num_logits)
-        first = state.cache.length
-        # The last committed token is not run by the target until the draft tokens behind it are.
-        num_run = min(len(token_ids), step.draft.base_length - 1 - first)
-        if first < step.draft.base_length:
-            found, is_known = log.at(first - 1, len(token_ids) + 1)
-            work.states, work.is_known = found[1:, -1], is_known[1:]
-            work.before = found[0, -1] if bool(is_known[0]) else None
-            state.is_whole = state.is_whole and bool(is_known[1 : 1 + max(0, num_run)].all())
-        elif len(token_ids) == 1:
-            work.before = state.last_state
-        return work
+        if step.state.row_states is None:
+            return Work(step.cache, token_ids, num_logits)
+        return step.state.row_states.work(token_ids, num_logits, step.draft.base_length)
 
     def _publish(self, state: _State, token_ids: Sequence[int], *, with_tail: bool = False) -> None:
         """Let others find the blocks; not those that were made of less than all features."""
-        if self._feature_runner is None:
+        if state.row_states is None:
             state.cache.publish(token_ids, with_tail=with_tail)
-        elif state.is_whole:
+        elif state.row_states.is_whole:
             # At the last token the draft read a guess.
             state.cache.publish(token_ids[:-1], with_tail=with_tail)
 

@@ -193,17 +193,16 @@ class _Replay:
         work.is_known = torch.arange(len(pending)) < num_known
         work.states = torch.zeros((len(pending), self._states.shape[1]))
         work.states[:num_known] = self._states[first : first + num_known]
-        if first >= self.length:
-            work.before = self._last_state
-        elif first:
-            work.before = self._states[first - 1]
+        before = self._last_state if first >= self.length else self._states[first - 1] if first else None
+        if before is not None:
+            work.before[0] = before
         return work
 
     def take(self, logits: torch.Tensor, work: Work) -> None:
         """Draft one more token."""
         self.drafted.append(self.chooser.choose(logits, [*self.text[: self.length], *self.drafted]))
-        if isinstance(work, FeatureWork):
-            self._last_state = work.last_state
+        if isinstance(work, FeatureWork) and work.read is not None:
+            self._last_state = work.read[-1]
 
     def finish_round(self) -> int:
         """Commit what the target would; returns how many draft tokens are right."""

@@ -126,21 +126,24 @@ class SlowDraft:
         """What the next draft tokens should be, behind some that are there."""
         committed = self.client.token_ids
         path = list(drafted)
+        # The next tokens may be others than last time.
+        del self.rows[len(committed) :]
         while len(self.rows) < len(committed) + len(path):
-            self._run([*committed, *path], self.features.get(len(self.rows) - 1))
+            self._run([*committed, *path])
         chooser = TokenChooser(self.client.params, self.client.prompt_length, torch.device("cpu"))
         while len(path) < len(drafted) + count:
             if len(self.rows) < len(committed) + len(path):
-                self._run([*committed, *path], self.rows[-1])
+                self._run([*committed, *path])
             with torch.no_grad():
                 logits = self._model(inputs_embeds=torch.stack(self.rows)[None], use_cache=False).logits[0, -1]
             path.append(chooser.choose(logits, committed, path))
         return path[len(drafted) :]
 
     @torch.no_grad()
-    def _run(self, text: Sequence[int], before: torch.Tensor | None) -> None:
-        """One more row; what it guesses from stands before it."""
+    def _run(self, text: Sequence[int]) -> None:
+        """One more row; it guesses from the target's state before it. A draft token's does from what was read there."""
         place = len(self.rows)
+        before = self.features.get(place - 1) if place < len(self.client.token_ids) else self.rows[-1]
         guess = state_guess(self._model)
         assert guess is not None
         embedding = self._model.get_input_embeddings()(torch.tensor(text[place]))

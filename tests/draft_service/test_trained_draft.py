@@ -155,7 +155,8 @@ def test_lower_layers_and_trained_ones_are_put_in_their_places(
     saved = save_draft(tmp_path, target, student, layers, num_lower=num_lower)
     loaded = load_trained_draft(str(saved), device="cpu", dtype="float32")
     work = [5, 17, 3, 80]
-    (found,) = make_runner(loaded).forward([FeatureWork(SequenceCache(), work, 4)])
+    nothing = dict.fromkeys(range(4), torch.zeros(target.config.hidden_size))
+    (found,) = make_runner(loaded).forward([FeatureWork(SequenceCache(), work, 4, before=nothing)])
     guess = state_guess(student)
     assert guess is not None
     with torch.no_grad():

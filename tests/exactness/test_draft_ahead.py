@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from draft_service.drafters.drafter import Drafter
+from draft_service.drafters.making import combined_drafter
+from draft_service.settings import DraftSettings
 from specdec.client import GenerationClient
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import draft_pb2, generation_pb2, model_pb2
@@ -18,6 +21,7 @@ from tests.exactness.whole_system import (
     hosted,
     orchestrator,
     other_model,
+    reading_features,
     same_model,
     target_service,
 )
@@ -47,14 +51,23 @@ def asked(params: SamplingParams, rule: model_pb2.AcceptanceRule.ValueType) -> g
     )
 
 
-@pytest.mark.parametrize("load", [same_model, other_model, combined])
-async def test_the_text_is_the_same_by_every_rule(load: Callable[[], Drafter]) -> None:
+LOADS: dict[str, Callable[[Path], Drafter]] = {
+    "same": lambda directory: same_model(),
+    "other": lambda directory: other_model(),
+    "combined": lambda directory: combined(),
+    "features": reading_features,
+    "combined features": lambda directory: combined_drafter(reading_features(directory), DraftSettings(suffix_min=1)),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+async def test_the_text_is_the_same_by_every_rule(name: str, tmp_path: Path) -> None:
     outcomes: dict[str, Counter[int]] = {}
     texts: dict[str, list[list[int]]] = {}
     num_candidates: dict[str, int] = {}
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(hosted(target_service()))
-        draft = await stack.enter_async_context(hosted(draft_service(load)))
+        draft = await stack.enter_async_context(hosted(draft_service(lambda: LOADS[name](tmp_path))))
         for pipeline in ("off", "ahead", "candidates", "auto"):
             run = await stack.enter_async_context(orchestrator(target.address, draft.address, pipeline=pipeline))
             client = GenerationClient(run.host.address, timeout_seconds=120)

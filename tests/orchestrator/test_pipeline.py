@@ -35,29 +35,25 @@ def auto(draft_ms: float, queue_ms: float, round_ms: float) -> Pipeline:
 def test_auto_goes_by_what_drafting_takes_of_a_round(
     draft_ms: float, queue_ms: float, round_ms: float, expected: bool
 ) -> None:
-    assert auto(draft_ms, queue_ms, round_ms).drafts_ahead(reads_features=False) is expected
-
-
-def test_auto_leaves_drafts_that_wait_for_features_alone() -> None:
-    assert not auto(12, 0, 42).drafts_ahead(reads_features=True)
+    assert auto(draft_ms, queue_ms, round_ms).drafts_ahead() is expected
 
 
 def test_auto_begins_without() -> None:
-    assert not Pipeline("auto").drafts_ahead(reads_features=False)
+    assert not Pipeline("auto").drafts_ahead()
 
 
 def test_hits_do_not_make_drafting_look_cheap() -> None:
     pipeline = auto(12, 0, 42)
     for _ in range(200):
         pipeline.observe(proposal(0.0, ahead=HIT), 0.03)
-    assert pipeline.drafts_ahead(reads_features=False)
+    assert pipeline.drafts_ahead()
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", False), ("ahead", True)])
 def test_the_draft_service_is_told(mode: PipelineMode, expected: bool) -> None:
     pipeline = Pipeline(mode)
     for _ in range(3):
-        assert pipeline.drafts_ahead(reads_features=False) is expected
+        assert pipeline.drafts_ahead() is expected
         pipeline.observe(proposal(12), 0.04)
 
 

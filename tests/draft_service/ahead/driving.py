@@ -10,7 +10,8 @@ import pytest
 from draft_service.ahead.budget import AheadBudget
 from specdec.engine.memory import CacheMemory
 from specdec.v1 import draft_pb2
-from tests.draft_service.driving import Client, ModelEngine
+from tests.draft_service.driving import Client, Engine, ModelEngine
+from tests.draft_service.feature_drafts import FeatureEngine
 
 
 class AheadClient(Client):
@@ -44,11 +45,12 @@ def assert_same(found: draft_pb2.Proposal, expected: draft_pb2.Proposal) -> None
         assert list(ours.weights) == pytest.approx(list(theirs.weights), abs=2)
 
 
-def guesses(client: Client) -> list[tuple[int, int]]:
-    """Outcomes that are drafted ahead for, as (accepted, next token)."""
-    assert isinstance(client.engine, ModelEngine)
+def guesses(client: Client, engine: Engine | None = None) -> list[tuple[int, int]]:
+    """Outcomes that are drafted ahead for, as (accepted, next token); `engine` is that of the model, if another."""
+    model = engine or client.engine
+    assert isinstance(model, (ModelEngine, FeatureEngine))
     sequence = client.engine.engine._sequences[client.connection][client.sequence_id]
-    waiting = client.engine.drafter._ahead._waiting.get(id(sequence))
+    waiting = model.drafter._ahead._waiting.get(id(sequence))
     if waiting is None or waiting.tree is None:
         return []
     branches = waiting.tree._branches.values()

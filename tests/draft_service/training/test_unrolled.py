@@ -45,10 +45,14 @@ def drafted_logits(
     states = features[:num_committed, 0].clone()
     # The target has not run the last committed token.
     states[-1] = 0.0
-    work = FeatureWork(cache, text[:num_committed], 1, states=states, is_known=states.any(-1))
+    is_known = states.any(-1)
+    # Where the target has told nothing, there is nothing before the next one.
+    before = {row: torch.zeros(32) for row in range(1, num_committed) if not is_known[row - 1]}
+    work = FeatureWork(cache, text[:num_committed], 1, states=states, is_known=is_known, before=before)
     found = [runner.forward([work])[0][0]]
     for place in range(num_committed, num_committed + num_steps - 1):
-        work = FeatureWork(cache, text[place : place + 1], 1, before=work.last_state)
+        assert work.read is not None
+        work = FeatureWork(cache, text[place : place + 1], 1, before={0: work.read[-1]})
         found.append(runner.forward([work])[0][0])
     return torch.stack(found)
 
