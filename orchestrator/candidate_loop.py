@@ -9,7 +9,8 @@ from opentelemetry.trace import Span
 
 from orchestrator.candidate_verifier import CandidateVerifier
 from orchestrator.committed import CommittedTokens
-from orchestrator.drafter import NOTHING_DRAFTED, Drafter
+from orchestrator.drafted import NOTHING_DRAFTED
+from orchestrator.drafter import Drafter
 from orchestrator.output import OutputAssembler, OutputPiece
 from orchestrator.rounds import Round
 from orchestrator.window_size import WindowSize
@@ -43,8 +44,7 @@ async def decode_with_candidates(
                 break
             with tracing.span(names.ROUND, parent=parent) as span:
                 index, began = done.index + 1, time.perf_counter()
-                sizes = window_size.choose().at_most(committed.room - 1)
-                drafter.ask(judged, index, sizes, span, under_way=verifier.under_way)
+                drafter.ask(judged, index, window_size.choose, span, under_way=verifier.under_way)
                 yield done, piece
                 drafted = await drafter.drafted()
                 judged = await verifier.verify(index, drafted.window, span)

@@ -127,7 +127,8 @@ class Completion:
             feature_states=draft.feature_states if draft is not None else (),
             max_feature_tokens=draft.max_feature_tokens if draft is not None else 0,
         )
-        drafting = (draft, sequence_id, opening, committed, settings.draft_timeout_seconds, metrics, self._pipeline)
+        timeout_seconds, catch_up = settings.draft_timeout_seconds, self._experience.catch_up
+        drafting = (draft, sequence_id, opening, committed, timeout_seconds, metrics, catch_up, self._pipeline)
         verifying = (self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = OutputAssembler(
             IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
@@ -157,9 +158,9 @@ class Completion:
             asked = min(self._settings.num_draft_tokens, limit)
         if self._draft is None or asked == 0 or limit == 0:
             return NO_DRAFTS
+        self._experience.announce(self._model_info)
         if asked is not None:
             return FixedWindowSize(asked)
-        self._experience.announce(self._model_info)
         experience = self._experience if self._ignores_drafts else self._experience.costs_only()
         # What becomes of a tree is not drafted ahead for.
         branches = self._ignores_drafts and self._settings.pipeline not in ("ahead", "candidates")

@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator
 from opentelemetry.trace import Span
 
 from orchestrator.committed import CommittedTokens
-from orchestrator.drafter import NOTHING_DRAFTED, Drafter
+from orchestrator.drafted import NOTHING_DRAFTED
+from orchestrator.drafter import Drafter
 from orchestrator.output import OutputAssembler, OutputPiece
 from orchestrator.rounds import Round
 from orchestrator.verifier import Verifier
@@ -53,7 +54,7 @@ async def decode(
                 break
             with tracing.span(names.ROUND, parent=parent) as span:
                 index, began = done.index + 1, time.perf_counter()
-                drafter.ask(judged, index, window_size.choose().at_most(committed.room - 1), span)
+                drafter.ask(judged, index, window_size.choose, span)
                 yield done, piece
                 drafted = await drafter.drafted()
                 judged = await verifier.verify(index, drafted.window, span)

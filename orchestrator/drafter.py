@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
 from orchestrator.candidates import Candidates, read_candidates
+from orchestrator.catch_up import CatchUp
 from orchestrator.committed import CommittedTokens
+from orchestrator.drafted import EMPTY, NOTHING_DRAFTED, PREFILL, Drafted
 from orchestrator.links.draft import NOTHING_AHEAD, AheadWish, DraftLink, DraftSequence
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
@@ -20,10 +23,11 @@ from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
 from specdec.candidates import MAX_CANDIDATES
+from specdec.draft_source import LOOKUP_SOURCES
 from specdec.errors import Refusal
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
-from specdec.v1 import draft_pb2, model_pb2
+from specdec.v1 import draft_pb2
 
 _CAUSES: dict[type[Exception], str] = {LinkLost: "lost", AnswerOverdue: "overdue", ImpossibleProposal: "invalid"}
 
@@ -34,27 +38,6 @@ _LAST_PAUSE_SECONDS = 60.0
 _MAX_DOUBLINGS = 10
 _PAUSE_PER_SECOND_LOST = 16
 """After a failure that cost time, drafting rests this many times as long, so that it costs a few percent at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """What drafting gave in one round."""
-
-    window: Window
-    fallback_cause: str = ""
-    """Why the round goes without the drafts that were wanted, a word for traces and metrics. Empty: it does not."""
-    wait_seconds: float = 0.0
-    timings: model_pb2.Timings | None = None
-    """Where the draft service says its time went; None: there was no proposal."""
-    source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_UNSPECIFIED
-    """Where it says the draft tokens come from; may be a number that is not known here."""
-    ahead: draft_pb2.AheadOutcome.ValueType = draft_pb2.AHEAD_OUTCOME_UNSPECIFIED
-    """Whether it had drafted ahead for this round; may be a number that is not known here."""
-
-
-NOTHING_DRAFTED = Drafted(EMPTY_WINDOW)
-EMPTY = "empty"
-"""Fallback cause of a proposal without tokens: the draft service had no guess, or no room in its context."""
 
 
 class Drafter:
@@ -70,6 +53,7 @@ class Drafter:
         committed: tokens so far; read, never changed.
         timeout_seconds: longest wait for a proposal.
         metrics: where fallbacks and resyncs are counted.
+        catch_up: says how long to wait for a draft model that has to run many tokens first; None: as by no experience.
         pipeline: says whether to draft ahead; None: never.
         on_candidates: takes what was drafted ahead for the outcomes of a round, by its index; None: nobody does.
     """
@@ -82,12 +66,14 @@ class Drafter:
         committed: CommittedTokens,
         timeout_seconds: float,
         metrics: OrchestratorMetrics,
+        catch_up: CatchUp | None = None,
         pipeline: Pipeline | None = None,
         on_candidates: Callable[[int, Candidates], None] | None = None,
     ) -> None:
         self._link = link
         self._pipeline = PipelineOfRequest(pipeline or Pipeline("off"))
         self._metrics = metrics
+        self._catch_up = catch_up or CatchUp()
         self._sequence_id = sequence_id
         self._opening = opening
         self._committed = committed
@@ -97,6 +83,14 @@ class Drafter:
         self._on_candidates = on_candidates
         self._asked = NO_TOKENS
         self._asked_round = 0
+        self._asked_at = 0.0
+        """In seconds of `time.perf_counter`."""
+        self._is_late = False
+        """The proposal asked for was not waited for; until it has come, rounds are plain and their outcomes held."""
+        self._run_length = 0
+        """Tokens that the draft model is known to have run in this epoch."""
+        self._num_lacking = 0
+        """Tokens that it has to run before it can propose anything; 0: it is not asked."""
         self._ahead = NOTHING_AHEAD
         self._proposed: Sequence[int] = ()
         """Of the last round."""
@@ -112,17 +106,32 @@ class Drafter:
         self._open(0, NO_TOKENS)
 
     def ask(
-        self, last: Judged, round_index: int, sizes: WindowSizes, parent: Span, *, under_way: Window | None = None
+        self,
+        last: Judged,
+        round_index: int,
+        choose: Callable[[], WindowSizes],
+        parent: Span,
+        *,
+        under_way: Window | None = None,
     ) -> None:
         """Tell the outcome of the last round, now committed, and ask for the next proposal. Does not wait.
+
+        While a late proposal is still to come, the outcome is held until then, and nothing is asked.
 
         Args:
             last: the outcome.
             round_index: round the proposal is for.
-            sizes: most tokens to propose.
+            choose: says how many tokens to propose at most; called if any are asked for.
             parent: the round's span.
-            under_way: what the target is judging already, a candidate for the outcome; `sizes` are of what follows it.
+            under_way: what the target is judging already, a candidate for the outcome; sizes are of what follows it.
         """
+        if self._is_late and self._sequence is not None:
+            if not self._sequence.is_answered and time.perf_counter() < self._asked_at + self._timeout_seconds:
+                told, checksum = last.verdict, self._committed.checksum
+                self._sequence.hold(round_index, told.base_length, told.next_token_id, checksum, told.features)
+                return
+            self._take_late(self._sequence)
+        sizes = choose().at_most(self._committed.room - 1)
         ahead = AheadWish(self._drafts_ahead(sizes), sizes.model)
         if under_way is not None:
             sizes = WindowSizes(len(under_way), len(under_way))
@@ -130,6 +139,7 @@ class Drafter:
         if ahead.is_wanted and self._on_candidates is not None and self._pipeline.pushes_candidates:
             ahead = replace(ahead, max_candidates=MAX_CANDIDATES)
         self._asked, self._asked_round, self._ahead = sizes, round_index, ahead
+        self._asked_at = time.perf_counter()
         if sizes.largest:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
@@ -145,7 +155,10 @@ class Drafter:
                 self._asked = sizes = replace(sizes, model=0)
                 self._lacks_features = True
             self._open(round_index, sizes)
+            self._num_lacking = self._lacking(sizes)
             return
+        # A window that is under way was drafted already.
+        self._num_lacking = self._lacking(sizes) if under_way is None else 0
         try:
             self._sequence.commit(
                 round_index,
@@ -170,17 +183,29 @@ class Drafter:
         return drafted
 
     async def _drafted(self) -> Drafted:
+        if self._is_late:
+            self._metrics.fallback(PREFILL)
+            return Drafted(EMPTY_WINDOW, PREFILL)
         if not self._asked.largest:
             return NOTHING_DRAFTED
         began = time.perf_counter()
-        proposal = await self._proposal()
-        if proposal is None:
+        patience_seconds = self._catch_up.patience_seconds(self._num_lacking)
+        if self._sequence is not None and patience_seconds < self._timeout_seconds:
+            self._is_late = not await self._sequence.answered(patience_seconds)
+        catches_up = not self._run_length or math.isfinite(patience_seconds)
+        proposal = await self._proposal() if not self._is_late else None
+        if self._is_late:
+            # Continuations of a proposal that is not used are of no use.
+            self._ahead = NOTHING_AHEAD
+            drafted = Drafted(EMPTY_WINDOW, PREFILL, time.perf_counter() - began)
+        elif proposal is None:
             drafted = Drafted(EMPTY_WINDOW, self._failure_cause, time.perf_counter() - began)
         else:
             window, sent = proposal
             # Lookup alone, beside a model, is asked on the off chance.
             cause = "" if window or not self._asked.model else EMPTY
-            drafted = Drafted(window, cause, time.perf_counter() - began, sent.timings, sent.source, sent.ahead)
+            waited = time.perf_counter() - began
+            drafted = Drafted(window, cause, waited, sent.timings, sent.source, sent.ahead, catches_up)
             self._pipeline.answered(sent)
         if drafted.fallback_cause:
             self._metrics.fallback(drafted.fallback_cause)
@@ -207,9 +232,30 @@ class Drafter:
         except (LinkLost, AnswerOverdue, Refusal, ImpossibleProposal) as failure:
             self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
             return None
-        self._num_failures = 0
+        self._note_run(proposal)
         self._proposed = window.token_ids
         return window, proposal
+
+    def _take_late(self, sequence: DraftSequence) -> None:
+        """It has come, or a failure, or it takes too long: from now on proposals are asked for again."""
+        self._is_late = False
+        try:
+            # Its tokens continue what is past.
+            self._note_run(sequence.late_proposal())
+        except (LinkLost, AnswerOverdue, Refusal) as failure:
+            self._fail(_CAUSES.get(type(failure), "refused"))
+
+    def _note_run(self, proposal: draft_pb2.Proposal) -> None:
+        """The drafter is at work, and its model, if it made this, has run all tokens before it."""
+        self._num_failures = 0
+        if self._num_lacking and proposal.source not in LOOKUP_SOURCES:
+            self._catch_up.observe(self._num_lacking, proposal.timings)
+            self._run_length = proposal.base_length
+
+    def _lacking(self, sizes: WindowSizes) -> int:
+        """Tokens that the draft model has to run first if it is asked for so many."""
+        asks_model = self._link is not None and self._link.has_model and sizes.model > 0
+        return len(self._committed) - self._run_length if asks_model else 0
 
     def _take_candidates(self, event: draft_pb2.DraftEvent) -> bool:
         """Hand continuations on; False: they are late, or not what was asked for."""
@@ -244,6 +290,7 @@ class Drafter:
     def _open(self, round_index: int, sizes: WindowSizes) -> None:
         """Open the sequence with all that is committed, if that can be done now; else note the cause."""
         self._give_up()
+        self._is_late, self._run_length = False, 0
         if time.perf_counter() < self._rests_until:
             return
         if self._link is None or not self._link.is_available:

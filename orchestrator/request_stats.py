@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.drafter import EMPTY
+from orchestrator.drafted import EMPTY, PREFILL
 from orchestrator.output import Finish
 from orchestrator.rounds import Round
 from specdec.telemetry import names
@@ -54,8 +54,8 @@ class RequestStats:
         self.num_rounds += 1
         self._num_draft_tokens += done.num_draft_tokens
         self._num_accepted_tokens += done.num_accepted_tokens
-        # A drafter without a guess is at work; it is not missed.
-        if done.drafted.fallback_cause not in ("", EMPTY):
+        # A drafter without a guess, or with a prompt to read first, is at work; it is not missed.
+        if done.drafted.fallback_cause not in ("", EMPTY, PREFILL):
             self.num_fallback_rounds += 1
 
     def usage(self) -> generation_pb2.Usage:

@@ -144,7 +144,7 @@ class RoundCosts:
             # believed only where that is little.
             if draft.step_microseconds:
                 self._observe_step(draft.step_microseconds / 1e6, draft.batch_sequences)
-            elif done.index > 1:
+            elif not done.drafted.catches_up:
                 self._observe_step(times.draft_compute / max(1, done.num_steps), draft.batch_sequences)
             self._draft_queue_seconds += _RATE * (times.draft_queue - self._draft_queue_seconds)
 
@@ -169,8 +169,11 @@ class RoundCosts:
         """What asking for lookup adds to a round without draft tokens, as a share of it; 0 while nothing is known."""
         if self._forward is None:
             return 0.0
-        asking = self._draft_network_seconds + self._lookup_seconds
-        return asking / self.predicted(by_lookup=True).seconds(0, 0)
+        return (self._draft_network_seconds + self._lookup_seconds) / self.plain_seconds()
+
+    def plain_seconds(self) -> float:
+        """Expected duration of a round without draft tokens; 0 while nothing is known."""
+        return self.predicted(by_lookup=True).seconds(0, 0) if self._forward is not None else 0.0
 
     def predicted(self, *, by_lookup: bool) -> PredictedRounds:
         """What rounds are expected to take now.

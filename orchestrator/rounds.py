@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.drafter import Drafted
+from orchestrator.drafted import Drafted
 from orchestrator.verifier import Judged
-from specdec.draft_source import source_name
+from specdec.draft_source import LOOKUP_SOURCES, source_name
 from specdec.telemetry import names
 from specdec.telemetry.metrics import RoundTimes
 from specdec.telemetry.tracing import AttributeValue
 from specdec.v1 import draft_pb2, generation_pb2, model_pb2, target_pb2
 
-LOOKUP_SOURCES = frozenset((draft_pb2.DRAFT_SOURCE_NGRAM, draft_pb2.DRAFT_SOURCE_SUFFIX, draft_pb2.DRAFT_SOURCE_MEMORY))
 _AHEAD_WORDS: dict[int, str] = {draft_pb2.AHEAD_OUTCOME_HIT: "hit", draft_pb2.AHEAD_OUTCOME_MISS: "miss"}
 _NO_TIMINGS = model_pb2.Timings()
 

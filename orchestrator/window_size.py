@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from orchestrator.acceptance import AcceptanceByPosition
+from orchestrator.catch_up import CatchUp
 from orchestrator.common_window import CommonWindow
 from orchestrator.round_costs import RoundCosts
 from orchestrator.rounds import Round
@@ -74,6 +75,7 @@ class SharedExperience:
 
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
+        self.catch_up = CatchUp(self.costs.plain_seconds)
         self.common: CommonWindow | None = CommonWindow(self.costs)
         """What all requests do while several run; None: these must not follow others."""
         self._acceptance = {by_lookup: AcceptanceByPosition(_SHARED_DECAY) for by_lookup in (False, True)}

@@ -8,6 +8,8 @@ _WORDS: dict[int, str] = {
     draft_pb2.DRAFT_SOURCE_SUFFIX: "suffix",
     draft_pb2.DRAFT_SOURCE_MEMORY: "memory",
 }
+LOOKUP_SOURCES = frozenset((draft_pb2.DRAFT_SOURCE_NGRAM, draft_pb2.DRAFT_SOURCE_SUFFIX, draft_pb2.DRAFT_SOURCE_MEMORY))
+"""Sources that take no model."""
 
 
 def source_name(source: int) -> str:

@@ -12,6 +12,7 @@ from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
 from orchestrator.links.target import TargetLink
 from orchestrator.window_sizes import WindowSizes
+from specdec.features import MAX_BYTES
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
@@ -145,6 +146,37 @@ class DraftSequence:
     def __init__(self, link: DraftLink, mailbox: Mailbox[draft_pb2.DraftEvent]) -> None:
         self._link = link
         self._mailbox = mailbox
+        self._held: list[draft_pb2.DraftCommit] = []
+        """Outcomes that were not told yet, in order."""
+        self._num_held_bytes = 0
+
+    def hold(
+        self, round_index: int, base_length: int, next_token_id: int, checksum: int, features: bytes = b""
+    ) -> None:
+        """Keep the outcome of a round without draft tokens, to be told with the next commit.
+
+        A commit ends the work on the proposal that was asked for before it, so none is sent while that is awaited.
+
+        Args: as `commit`.
+        """
+        self._held.append(
+            draft_pb2.DraftCommit(
+                epoch=self._mailbox.epoch,
+                round=round_index,
+                base_length=base_length,
+                next_token_id=next_token_id,
+                committed_length=base_length + 1,
+                checksum=checksum,
+                features=features,
+            )
+        )
+        self._num_held_bytes += len(features)
+        # A drafter reads no more than this of the last tokens, so the first ones are not missed.
+        for held in self._held:
+            if self._num_held_bytes <= MAX_BYTES:
+                break
+            self._num_held_bytes -= len(held.features)
+            held.ClearField("features")
 
     def commit(
         self,
@@ -159,7 +191,7 @@ class DraftSequence:
         *,
         ahead: AheadWish = NOTHING_AHEAD,
     ) -> None:
-        """Tell the outcome of a round and ask for the next proposal; does not wait.
+        """Tell the outcome of a round, after all that were held, and ask for the next proposal; does not wait.
 
         Args:
             round_index: round the next proposal is for.
@@ -177,6 +209,9 @@ class DraftSequence:
             Refusal: the draft service refused or failed the sequence.
         """
         self._mailbox.expect(round_index)
+        for held in self._held:
+            self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=held))
+        self._held, self._num_held_bytes = [], 0
         message = draft_pb2.DraftCommit(
             epoch=self._mailbox.epoch,
             round=round_index,
@@ -207,6 +242,23 @@ class DraftSequence:
             AnswerOverdue: no answer in time.
         """
         return (await self._mailbox.take(timeout_seconds)).proposal
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the proposal last asked for, or a failure, is there to be taken."""
+        return self._mailbox.is_settled
+
+    async def answered(self, timeout_seconds: float) -> bool:
+        """Wait for the proposal last asked for, which may be taken later all the same. Returns `is_answered`."""
+        return await self._mailbox.wait(timeout_seconds)
+
+    def late_proposal(self) -> draft_pb2.Proposal:
+        """The proposal last asked for, without waiting.
+
+        Raises:
+            LinkLost, Refusal, AnswerOverdue: as `proposal`.
+        """
+        return self._mailbox.take_now().proposal
 
     def close(self) -> None:
         """Let the draft service forget the sequence. Does not wait; harmless at any time and any number of times."""

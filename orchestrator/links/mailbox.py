@@ -92,15 +92,14 @@ class Mailbox(Generic[Event]):
             self._failure = failure
             self._wake()
 
-    async def take(self, timeout_seconds: float) -> Event:
-        """The event expected.
+    @property
+    def is_settled(self) -> bool:
+        """Whether the event expected, or a failure, is there to be taken."""
+        return self._event is not None or self._failure is not None
 
-        Raises:
-            LinkLost: the stream broke.
-            Refusal: the service refused or failed the sequence.
-            AnswerOverdue: it did not come in time. Should it come later, it is turned away.
-        """
-        if self._event is None and self._failure is None:
+    async def wait(self, timeout_seconds: float) -> bool:
+        """Wait for the event expected, and let it in all the same if that was in vain. Returns `is_settled`."""
+        if not self.is_settled:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             timer = loop.call_later(timeout_seconds, self._wake)
@@ -109,13 +108,32 @@ class Mailbox(Generic[Event]):
             finally:
                 timer.cancel()
                 self._waiter = None
+        return self.is_settled
+
+    async def take(self, timeout_seconds: float) -> Event:
+        """The event expected.
+
+        Raises:
+            LinkLost: the stream broke.
+            Refusal: the service refused or failed the sequence.
+            AnswerOverdue: it did not come in time. Should it come later, it is turned away.
+        """
+        await self.wait(timeout_seconds)
+        return self.take_now()
+
+    def take_now(self) -> Event:
+        """The event expected, without waiting.
+
+        Raises:
+            LinkLost, Refusal, AnswerOverdue: as `take`.
+        """
         if self._event is not None:
             event, self._event = self._event, None
             return event
         if self._failure is not None:
             raise self._failure
         self._round = None
-        raise AnswerOverdue(f"no answer within {timeout_seconds:.3g} s")
+        raise AnswerOverdue("the answer did not come in time")
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

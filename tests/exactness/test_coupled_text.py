@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from draft_service.drafters.drafter import Drafter
+from orchestrator.catch_up import CatchUp
 from orchestrator.links import link
 from orchestrator.window_size import FixedWindowSize
 from orchestrator.window_sizes import WindowSizes
@@ -199,6 +201,33 @@ async def test_ids_do_not_depend_on_trees(
         len(result.rounds) for result in chains.values()
     )
     assert all(result.finished and not result.finished.stats.num_fallback_rounds for result in trees.values())
+
+
+@pytest.mark.parametrize("kind", ["model", "combined", "features"])
+async def test_ids_do_not_depend_on_whether_a_proposal_is_waited_for(
+    plain: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """Whoever lacks more than a few tokens gets no time at all: the outcomes of plain rounds are told together."""
+
+    def load() -> Drafter:
+        return (
+            {"model": other_model, "combined": combined}[kind]() if kind != "features" else reading_features(tmp_path)
+        )
+
+    monkeypatch.setattr(CatchUp, "patience_seconds", lambda _, num_tokens: math.inf if num_tokens < 6 else 0.0)
+    async with AsyncExitStack() as stack:
+        target = await stack.enter_async_context(hosted(target_service()))
+        draft = await stack.enter_async_context(hosted(draft_service(load)))
+        for pipeline in ("off", "ahead", "candidates"):
+            run = await stack.enter_async_context(orchestrator(target.address, draft.address, pipeline=pipeline))
+            client = await stack.enter_async_context(GenerationClient(run.host.address, timeout_seconds=120))
+            results = await generate_all(client, (1, 5))
+            assert_equal(results, plain)
+            causes = run.counting.by_attribute(names.FALLBACKS)
+            assert causes.pop("prefill") >= len(results)
+            assert set(causes) <= {"empty"}
+            assert run.counting.by_attribute(names.RESYNCS) == {}
+            assert sum(report.num_accepted_tokens for result in results.values() for report in result.rounds) > 0
 
 
 @pytest.mark.parametrize("kind", ["combined", "features"])

@@ -1,6 +1,8 @@
 """Rounds made up for tests: what the services would have said of them."""
 
-from orchestrator.drafter import Drafted
+from dataclasses import replace
+
+from orchestrator.drafted import Drafted
 from orchestrator.rounds import Round
 from orchestrator.verifier import Judged
 from orchestrator.window import Window
@@ -21,7 +23,7 @@ def made_round(
     source: draft_pb2.DraftSource.ValueType = draft_pb2.DRAFT_SOURCE_MODEL,
     steps: int = 0,
     runner_up: int | None = None,
-    index: int = 2,
+    catches_up: bool = False,
     step_seconds: float = 0.0,
     draft_sequences: int = 1,
     is_asked: bool = False,
@@ -40,7 +42,7 @@ def made_round(
         batch_rows: in the pass; None: those of so many windows like this one.
         source: of the window.
         steps: nodes that are a chain, if the window is a tree: all others follow the committed prefix. 0: all.
-        index: of the round.
+        catches_up: the drafter had much to run first.
         step_seconds: of a step, as the drafter says; 0: it does not.
         draft_sequences: that were drafted for in its first step.
         is_asked: the draft service had its say even if there is no draft token.
@@ -66,6 +68,7 @@ def made_round(
             batch_sequences=draft_sequences,
         )
     drafted = Drafted(window, wait_seconds=draft_seconds + draft_network_seconds, timings=timings, source=source)
+    drafted = replace(drafted, catches_up=catches_up)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
-    return Round(index, drafted, judged, drafted.wait_seconds + judged.wait_seconds)
+    return Round(2, drafted, judged, drafted.wait_seconds + judged.wait_seconds)

@@ -137,7 +137,7 @@ def test_what_lookup_finds_costs_no_time_for_each_token() -> None:
 def test_the_first_proposal_of_a_request_is_no_measure_of_steps() -> None:
     costs = RoundCosts()
     costs.announce(model_info((1, 100_000)))
-    costs.observe(made_round(4, 0, draft_seconds=2.0, index=1))
+    costs.observe(made_round(4, 0, draft_seconds=2.0, catches_up=True))
     assert not costs.are_known(by_lookup=False)
     costs.observe(made_round(4, 0, draft_seconds=0.04))
     assert seconds(costs, 1, by_lookup=False) == pytest.approx(0.11)
@@ -146,5 +146,5 @@ def test_the_first_proposal_of_a_request_is_no_measure_of_steps() -> None:
 def test_what_the_drafter_says_of_its_steps_is_believed() -> None:
     costs = RoundCosts()
     costs.announce(model_info((1, 100_000)))
-    costs.observe(made_round(1, 0, draft_seconds=2.0, step_seconds=0.01, index=1))
+    costs.observe(made_round(1, 0, draft_seconds=2.0, step_seconds=0.01, catches_up=True))
     assert seconds(costs, 3, by_lookup=False) == pytest.approx(0.13)

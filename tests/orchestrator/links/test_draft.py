@@ -14,6 +14,7 @@ from orchestrator.links.target import TargetLink
 from orchestrator.window_sizes import WindowSizes
 from specdec.checksum import prefix_checksum
 from specdec.errors import FailedPreconditionError
+from specdec.features import MAX_BYTES
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2
 from tests.orchestrator.counting import Counting
@@ -60,6 +61,25 @@ async def test_proposes_at_open_and_after_a_commit() -> None:
         sequence.close()
         sequence.close()
         await until(lambda: not draft.sequences)
+    assert not draft.refusals
+
+
+async def test_what_was_held_is_told_with_the_next_commit_and_no_more_features_than_a_message_takes() -> None:
+    draft = FakeDraft()
+    async with linked(draft) as link:
+        sequence = opened(link, 0)
+        known = list(PROMPT)
+        for token_id in (9, 10, 11, 12):
+            known.append(token_id)
+            features = bytes(MAX_BYTES // 2)
+            sequence.hold(len(known), len(known) - 1, token_id, prefix_checksum(known), features)
+        sequence.commit(9, 7, [], 13, prefix_checksum([*known, 13]), WindowSizes(1, 1))
+        assert (await sequence.proposal(5)).base_length == 8
+        sequence.commit(10, 8, [], 14, prefix_checksum([*known, 13, 14]), WindowSizes(1, 1))
+        assert (await sequence.proposal(5)).base_length == 9
+    told = [command.commit for command in draft.commands if command.HasField("commit")]
+    assert [commit.next_token_id for commit in told] == [9, 10, 11, 12, 13, 14]
+    assert [len(commit.features) for commit in told] == [0, 0, MAX_BYTES // 2, MAX_BYTES // 2, 0, 0]
     assert not draft.refusals
 
 

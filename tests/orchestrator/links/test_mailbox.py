@@ -81,3 +81,14 @@ async def test_candidates_answer_nothing(is_wanted: bool) -> None:
     assert (await mailbox.take(1)).HasField("proposal")
     nobody: Mailbox[draft_pb2.DraftEvent] = Mailbox(ID, 1)
     assert not nobody.put(told)
+
+
+async def test_an_answer_may_be_waited_for_again() -> None:
+    mailbox: Mailbox[target_pb2.TargetEvent] = Mailbox(ID, 1)
+    mailbox.expect(2)
+    assert not await mailbox.wait(0.01)
+    assert mailbox.put(verdict(2))
+    assert await mailbox.wait(0.01)
+    assert mailbox.take_now().round == 2
+    with pytest.raises(AnswerOverdue):
+        mailbox.take_now()

@@ -1,0 +1,45 @@
+"""How long a draft model that has much to run first is waited for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from specdec.v1 import model_pb2
+
+_RATE = 0.2
+"""Weight of one proposal in the average."""
+_FEW_TOKENS = 32
+"""A model that lacks no more is always waited for: it is one small pass, and few rounds leave more behind."""
+_LEAST_SECONDS = 0.01
+"""What a proposal may take that is all but there, network included."""
+
+
+class CatchUp:
+    """One for all requests of an orchestrator.
+
+    A target decodes without drafts as well. While a model prefills, waiting for it costs the plain rounds that could be
+    had meanwhile; going on without it costs one round that could have had drafts, since what comes in mid-round is not
+    used. So it is waited for as long as a plain round takes, and not at all where that is expected to be in vain.
+
+    Args:
+        plain_seconds: expected duration of a round without draft tokens; 0: not known.
+    """
+
+    def __init__(self, plain_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        self._plain_seconds = plain_seconds
+        self._seconds_per_token = 0.0
+
+    def patience_seconds(self, num_tokens: int) -> float:
+        """Longest wait for a proposal of a model that has to run so many tokens first; infinite if they are few."""
+        if num_tokens <= _FEW_TOKENS:
+            return math.inf
+        most = max(self._plain_seconds(), _LEAST_SECONDS)
+        return most if num_tokens * self._seconds_per_token <= most else 0.0
+
+    def observe(self, num_tokens: int, timings: model_pb2.Timings) -> None:
+        """A model had so many tokens to run first; `timings` are of the proposal."""
+        if num_tokens > _FEW_TOKENS:
+            seconds = (timings.queue_microseconds + timings.compute_microseconds) / 1e6
+            rate = _RATE if self._seconds_per_token else 1.0
+            self._seconds_per_token += rate * (seconds / num_tokens - self._seconds_per_token)
