@@ -30,7 +30,7 @@ class OrchestratorSettings(ServiceSettings):
         "off",
         description="ahead: while a window is verified, the draft service drafts for what is likely to become of it; "
         "candidates: and these drafts go to the target before its verdict, so that it can go straight on; "
-        "auto: where that is measured to be worth it, and never for drafts that read the target's states.",
+        "auto: where that is measured to be worth it.",
     )
     max_new_tokens: int = Field(512, ge=1, description="New tokens of a request that does not say how many.")
     max_concurrent_requests: int = Field(256, ge=1, description="More than this are refused with RESOURCE_EXHAUSTED.")

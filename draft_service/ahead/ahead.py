@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,8 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+from draft_service.ahead.budget import AheadBudget
 from draft_service.ahead.offer import Offer
-from draft_service.ahead.outcomes import likeliest_outcomes
+from draft_service.ahead.outcomes import likeliest_outcomes, num_worthwhile
 from draft_service.ahead.tree import Branch, DraftTree
 from draft_service.drafters.acceptance_estimate import AcceptanceEstimate
 from draft_service.drafters.window_growth import WindowGrowth
@@ -26,6 +29,8 @@ from specdec.v1 import draft_pb2
 _MOST_OUTCOMES = 12
 _ACCEPTANCE_PRIOR = 0.7
 _SECOND_CHOICE_PRIOR = 0.4
+_VERDICT_RATE = 0.1
+"""Weight of one round in how long verdicts take."""
 
 Forward = Callable[[list[Work]], list[torch.Tensor]]
 
@@ -51,8 +56,23 @@ class _Waiting:
     was_missed: bool = False
     round: int = 0
     """Of the proposal."""
+    proposed_at: float | None = None
+    """When a proposal went out whose outcome is not known yet, by the budget's clock."""
+    asked_at: float | None = None
+    """The same of the proposal whose outcome is told now."""
+    verdict_seconds: float = math.inf
+    """How long verdicts take of late, from the proposal to the commit; before the first one there is all the time."""
     max_offered: int = 0
     """Most continuations that are still to be told before the outcome is known."""
+
+    def has_heard(self, now: float) -> None:
+        """The verdict came; counted where it is of the last proposal."""
+        if self.asked_at is None:
+            return
+        seconds, self.asked_at = now - self.asked_at, None
+        if math.isinf(self.verdict_seconds):
+            self.verdict_seconds = seconds
+        self.verdict_seconds += _VERDICT_RATE * (seconds - self.verdict_seconds)
 
 
 class DraftAhead:
@@ -88,7 +108,12 @@ class DraftAhead:
         return any(waiting.tree is not None for waiting in self._waiting.values())
 
     def proposed(
-        self, draft: Draft, cache: SequenceCache, chooser: TokenChooser, states: RowStates | None = None
+        self,
+        draft: Draft,
+        cache: SequenceCache,
+        chooser: TokenChooser,
+        budget: AheadBudget,
+        states: RowStates | None = None,
     ) -> None:
         """A proposal is on its way; from now on its outcome is drafted ahead for, if that is wanted.
 
@@ -96,6 +121,7 @@ class DraftAhead:
             draft: the proposal.
             cache: of its sequence.
             chooser: of its sequence.
+            budget: knows what passes take.
             states: of its sequence, if the draft reads features.
         """
         if not draft.drafts_ahead:
@@ -104,6 +130,7 @@ class DraftAhead:
         waiting = self._waiting.setdefault(id(draft.sequence), _Waiting())
         num_drafted = waiting.num_proposed = len(draft.token_ids)
         waiting.round, waiting.max_offered = draft.round, draft.max_candidates
+        waiting.proposed_at = budget.now()
         # A window that ended early has its last token run as well.
         length = draft.base_length + num_drafted - 1
         is_cached = cache.length >= length or (states is not None and draft.num_ahead == num_drafted)
@@ -117,9 +144,16 @@ class DraftAhead:
             waiting.second_choice.rate(_SECOND_CHOICE_PRIOR),
             _MOST_OUTCOMES,
         )
-        waiting.tree = DraftTree(
-            draft, cache, chooser, states, [each for each, _ in outcomes], self._max_context_length
+        count = num_worthwhile(
+            [probability for _, probability in outcomes],
+            draft.num_ahead_wanted or draft.num_wanted,
+            draft.base_length + num_drafted - cache.length,
+            waiting.verdict_seconds,
+            budget.times,
         )
+        if count:
+            chosen = [outcome for outcome, _ in outcomes[:count]]
+            waiting.tree = DraftTree(draft, cache, chooser, states, chosen, self._max_context_length)
 
     def commit(
         self, sequence: DraftSequence, num_accepted: int, cache: SequenceCache, num_certain: int | None = None
@@ -138,6 +172,7 @@ class DraftAhead:
         if waiting is None:
             return False
         self._drop_ready(waiting, cache, "unused")
+        waiting.asked_at, waiting.proposed_at = waiting.proposed_at, None
         if waiting.num_proposed:
             waiting.acceptance.add(num_accepted, was_rejected=num_accepted < waiting.num_proposed)
         waiting.num_proposed = 0
@@ -161,7 +196,7 @@ class DraftAhead:
         waiting.ready = _Ready(branch, len(sequence.token_ids), cache.length)
         return True
 
-    def resume(self, draft: Draft, cache: SequenceCache) -> bool:
+    def resume(self, draft: Draft, cache: SequenceCache, budget: AheadBudget) -> bool:
         """Begin a window with what was drafted ahead for it. Returns whether that was all of it.
 
         To be called once for each window, before anything is run for it.
@@ -169,6 +204,8 @@ class DraftAhead:
         waiting = self._waiting.get(id(draft.sequence))
         if waiting is None or draft.token_ids or not draft.num_wanted:
             return False
+        # A commit that had to wait here was there earlier.
+        waiting.has_heard(budget.now() - (time.perf_counter() - draft.arrived))
         if waiting.was_missed:
             waiting.was_missed = False
             draft.ahead = draft_pb2.AHEAD_OUTCOME_MISS

@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
+from draft_service.ahead.pass_times import PassTimes
+
 _MEMORY_SECONDS = 0.5
 """What was done so long ago counts a third."""
 _BUSY = 0.5
@@ -26,9 +28,15 @@ class AheadBudget:
 
     def __init__(self, max_rows: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.max_rows = max_rows
+        self.times = PassTimes()
+        """Of passes of few rows, those that draft ahead included."""
         self._clock = clock
         self._share = 0.0
         self._seen = clock()
+
+    def now(self) -> float:
+        """Seconds by its clock."""
+        return self._clock()
 
     def worked(self, seconds: float) -> None:
         """A pass for proposals took so long."""

@@ -155,7 +155,9 @@ class CausalLMDrafter:
 
         Without a pass if some of them were drafted ahead: those are answered at once.
         """
-        resumed = [self._ahead.resume(draft, self._states[id(draft.sequence)].cache) for draft in drafts]
+        resumed = [
+            self._ahead.resume(draft, self._states[id(draft.sequence)].cache, self.ahead_budget) for draft in drafts
+        ]
         if not any(resumed):
             self._run_drafts(drafts)
         for draft in drafts:
@@ -165,7 +167,7 @@ class CausalLMDrafter:
                 if draft.ahead == draft_pb2.AHEAD_OUTCOME_HIT:
                     # What was there already says nothing of what a step takes.
                     draft.step_seconds = self._step_seconds
-                self._ahead.proposed(draft, state.cache, state.chooser, state.row_states)
+                self._ahead.proposed(draft, state.cache, state.chooser, self.ahead_budget, state.row_states)
 
     @property
     def may_work_ahead(self) -> bool:
@@ -192,10 +194,10 @@ class CausalLMDrafter:
     def _forward_ahead(self, batch: list[Work]) -> list[torch.Tensor]:
         started = time.perf_counter()
         logits = self._runner.forward(batch)
+        seconds = time.perf_counter() - started
         num_rows = sum(len(work.token_ids) for work in batch)
-        self._metrics.forward(
-            duration_seconds=time.perf_counter() - started, num_sequences=len(batch), num_rows=num_rows
-        )
+        self.ahead_budget.times.observe(num_rows, seconds)
+        self._metrics.forward(duration_seconds=seconds, num_sequences=len(batch), num_rows=num_rows)
         return logits
 
     def _run_drafts(self, drafts: Sequence[Draft]) -> None:
@@ -232,6 +234,7 @@ class CausalLMDrafter:
         if pass_rows.total <= _STEP_ROWS * len(shares):
             rate = _STEP_RATE if self._step_seconds else 1.0
             self._step_seconds += rate * (ended - started - self._step_seconds)
+            self.ahead_budget.times.observe(pass_rows.total, ended - started)
         self.ahead_budget.worked(ended - started)
         for (step, _, finishes), work, rows in zip(shares, batch, logits, strict=True):
             draft = step.draft

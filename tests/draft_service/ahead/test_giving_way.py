@@ -140,3 +140,28 @@ def test_a_pass_that_fails_costs_nobody_anything() -> None:
     found = client.commit(2, 18, 3)
     assert found.ahead == draft_pb2.AHEAD_OUTCOME_UNSPECIFIED
     assert_same(found, fresh(client, 3))
+
+
+def test_no_more_is_drafted_ahead_than_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ahead_engine()
+    clock = [0.0]
+    budget = engine.drafter.ahead_budget = AheadBudget(16, lambda: clock[0])
+    client = AheadClient(engine, PROMPT, SAMPLED)
+    client.open(4)
+
+    # Those of this machine say nothing here: a pass takes 8 seconds, and 2 for each row.
+    budget.times.observe(1, 10.0)
+    budget.times.observe(9, 26.0)
+    monkeypatch.setattr(budget.times, "observe", lambda *_: None)
+
+    def widest(verdict_seconds: float) -> int:
+        """Rows of the largest pass, once verdicts take so long."""
+        for step in range(41):
+            clock[0] += verdict_seconds
+            engine.runner.passes.clear()
+            client.commit(step % 5, 17, 4)
+        return max(max(rows) for rows in engine.runner.passes)
+
+    assert widest(5.0) == 1
+    some = widest(52.0)
+    assert 1 < some < widest(1000.0)
