@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from specdec.planning.pipeline import Pipeline as Hiding
 from specdec.v1 import draft_pb2
 
 PipelineMode = Literal["off", "ahead", "candidates", "auto"]
@@ -13,6 +14,8 @@ _RATE = 0.05
 """Weight of one round in an average; all requests feed them."""
 _NOTICEABLE = 0.05
 """Drafting that takes less of a round than this is not worth hiding."""
+_HOPED_HITS = 0.5
+"""Hit rate before any was measured."""
 _BUSY = 0.5
 """A drafter whose queue takes this much of its time for drafting has no time left."""
 
@@ -34,6 +37,7 @@ class Pipeline:
         self._draft_seconds = 0.0
         self._queue_seconds = 0.0
         self._round_seconds = 0.0
+        self._hit_rate = _HOPED_HITS
 
     def drafts_ahead(self) -> bool:
         """Whether to ask for it in the next round."""
@@ -44,18 +48,29 @@ class Pipeline:
             and self._queue_seconds < _BUSY * self._draft_seconds
         )
 
+    def hiding(self) -> Hiding:
+        """What of a round is hidden at present, and how often, for the rule that chooses K."""
+        if not self.drafts_ahead():
+            return Hiding("off")
+        return Hiding("candidates" if self.pushes_candidates else "ahead", self._hit_rate)
+
     @property
     def pushes_candidates(self) -> bool:
         """Whether what is drafted ahead goes to the target before its verdict."""
         return self._mode in ("candidates", "auto")
 
-    def observe(self, proposal: draft_pb2.Proposal, round_seconds: float) -> None:
+    def observe(self, proposal: draft_pb2.Proposal, round_seconds: float, *, was_asked: bool = False) -> None:
         """A proposal came.
 
         Args:
             proposal: with the draft service's timings.
             round_seconds: since the one before was asked for.
+            was_asked: whether it could have been drafted ahead, the one before having asked for that.
         """
+        if was_asked:
+            # What a busy drafter left undone is no hit either.
+            is_hit = proposal.ahead == draft_pb2.AHEAD_OUTCOME_HIT
+            self._hit_rate += _RATE * (is_hit - self._hit_rate)
         rate = _RATE if self._round_seconds else 1.0
         self._round_seconds += rate * (round_seconds - self._round_seconds)
         if proposal.ahead == draft_pb2.AHEAD_OUTCOME_HIT or not proposal.token_ids:
@@ -73,6 +88,7 @@ class PipelineOfRequest:
         self._pipeline = pipeline
         self._asked: float | None = None
         self._round_seconds = 0.0
+        self._is_wanted = self._was_wanted = False
 
     @property
     def pushes_candidates(self) -> bool:
@@ -85,9 +101,10 @@ class PipelineOfRequest:
         if self._asked is not None:
             self._round_seconds = now - self._asked
         self._asked = now
-        return self._pipeline.drafts_ahead()
+        self._was_wanted, self._is_wanted = self._is_wanted, self._pipeline.drafts_ahead()
+        return self._is_wanted
 
     def answered(self, proposal: draft_pb2.Proposal) -> None:
         """It came."""
         if self._round_seconds:
-            self._pipeline.observe(proposal, self._round_seconds)
+            self._pipeline.observe(proposal, self._round_seconds, was_asked=self._was_wanted)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.rounds import Round
 from specdec.forward_costs import ForwardCosts
+from specdec.planning.pipeline import Pipeline, RoundParts
 from specdec.v1 import model_pb2
 
 _RATE = 0.05
@@ -14,6 +15,7 @@ _RATE = 0.05
 _LEAST_SECONDS = 1e-6
 _SEQUENCES_OF_TWO_GROUPS = 1.5
 """With fewer, as an average, they are one."""
+_NOTHING_HIDDEN = Pipeline("off")
 _ROWS_TWICE_THE_TIME = 64
 """Of a target that measured nothing: rows at which a pass is taken to last twice as long as with one, to begin with."""
 
@@ -39,11 +41,18 @@ class _Groups:
 class PredictedRounds:
     """Expected durations of rounds, all by what is known at one moment."""
 
-    def __init__(self, network_seconds: float, asking_seconds: float, groups: Sequence[_Groups]) -> None:
+    def __init__(
+        self,
+        network_seconds: float,
+        asking_seconds: float,
+        groups: Sequence[_Groups],
+        pipeline: Pipeline = _NOTHING_HIDDEN,
+    ) -> None:
         self._network_seconds = network_seconds
         self._asking_seconds = asking_seconds
         """Of every round with drafts, whatever their number."""
         self._groups = groups
+        self._pipeline = pipeline
 
     def seconds(self, num_steps: int, num_draft_tokens: int) -> float:
         """Of a round.
@@ -54,15 +63,20 @@ class PredictedRounds:
         """
         if not num_draft_tokens:
             return self._network_seconds + self._groups[0].pass_seconds(0)
-        rest = self._network_seconds + self._asking_seconds
         return min(
             # A group is back when it has drafted and its pass is over, and it is its turn again.
             max(
                 groups.num_groups * groups.pass_seconds(num_draft_tokens),
-                rest + num_steps * groups.step_seconds + groups.pass_seconds(num_draft_tokens),
+                self._latency(num_steps * groups.step_seconds, groups.pass_seconds(num_draft_tokens)),
             )
             for groups in self._groups
         )
+
+    def _latency(self, drafting_seconds: float, pass_seconds: float) -> float:
+        """From one verdict to the next, as a mean over rounds whose drafting was hidden and others."""
+        parts = RoundParts(drafting_seconds, pass_seconds, self._network_seconds, self._asking_seconds)
+        # Most rounds by far.
+        return parts.latency if self._pipeline.mode == "off" else self._pipeline.round_seconds(parts)
 
     def row_seconds(self, num_draft_tokens: int) -> float:
         """What each of so many draft tokens adds to the pass, for all sequences in it together."""
@@ -78,9 +92,13 @@ class RoundCosts:
     other are verified. The target does what takes less time (`Gathering`), and so does the prediction.
 
     The passes that are seen now are no measure of that: with other K there would be other ones.
+
+    Args:
+        hiding: says what of a round is hidden at present.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hiding: Callable[[], Pipeline] = lambda: _NOTHING_HIDDEN) -> None:
+        self._hiding = hiding
         self._announced: tuple[tuple[int, int, int], ...] = ()
         self._forward: ForwardCosts | None = None
         self._step_seconds = self._draft_queue_seconds = 0.0
@@ -124,7 +142,9 @@ class RoundCosts:
             self._forward.observe(verify.batch_rows, times.target_compute, verify.batch_sequences)
             rate = _RATE if self._has_verified else 1.0
             self._has_verified = True
-            self._network_seconds += rate * (done.target_network_seconds - self._network_seconds)
+            if not done.is_candidate:
+                # The way to the target was hidden, and would not be without drafts.
+                self._network_seconds += rate * (done.target_network_seconds - self._network_seconds)
             # Other orchestrators may have requests there, too.
             self._num_others += rate * (max(0, verify.batch_sequences - self._num_running) - self._num_others)
         if draft is None:
@@ -193,7 +213,9 @@ class RoundCosts:
             num_sequences = num_all / num_groups
             step_seconds = 0.0 if by_lookup else self._step_seconds * self._growth(num_sequences)
             groups.append(_Groups(num_groups, num_sequences, step_seconds, self._forward))
-        return PredictedRounds(self._network_seconds, asking, groups)
+        # What is looked up takes no time to be hidden.
+        pipeline = _NOTHING_HIDDEN if by_lookup else self._hiding()
+        return PredictedRounds(self._network_seconds, asking, groups, pipeline)
 
     def _growth(self, num_sequences: float) -> float:
         """Of a draft step with so many sequences: it is taken to grow with them as a pass of the target does."""

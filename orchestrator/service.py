@@ -14,6 +14,7 @@ from orchestrator.generation import Generation
 from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
 from orchestrator.pipeline import Pipeline
+from orchestrator.round_costs import RoundCosts
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.window_size import SharedExperience
 from specdec.engine.turnover import Turnover
@@ -46,8 +47,8 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     def __init__(self, settings: OrchestratorSettings, metrics: OrchestratorMetrics | None = None) -> None:
         self._settings = settings
         self._metrics = metrics or OrchestratorMetrics()
-        self._experience = SharedExperience()
         self._pipeline = Pipeline(settings.pipeline)
+        self._experience = SharedExperience(RoundCosts(self._pipeline.hiding))
         self.target = TargetLink(settings.target, self._metrics, self._report)
         self.draft: DraftLink | None = None
         if settings.draft:

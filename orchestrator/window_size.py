@@ -22,6 +22,8 @@ _HOPE = 0.6
 _NO_ACCIDENT = 1e-3
 """When windows in a row were all rejected, and that would have had no more than this probability, the text has changed:
 what came before them no longer counts."""
+_MOST_IN_VAIN = 9
+"""After so many windows in a row that brought nothing there are none for a while, however little they cost."""
 _FIRST_PAUSE = 8
 _LONGEST_PAUSE = 64
 """Rounds without drafts before they are tried again; each attempt in vain doubles the pause."""
@@ -190,6 +192,8 @@ class _SourceWindowSize:
         self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
         self._in_vain: list[int] = []
         """Sizes of the last windows in a row of which nothing was accepted."""
+        self._num_wasted = 0
+        """Windows in a row that brought nothing."""
         self._rate_before = _HOPE
         """Acceptance of the first position when they began."""
         self._pause = _FIRST_PAUSE
@@ -253,12 +257,16 @@ class _SourceWindowSize:
             else:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
                 self._acceptance = AcceptanceByPosition(_REQUEST_DECAY)
+                self._num_wasted = 0
                 self._is_due = True
         return self._current
 
     def observe(self, done: Round) -> None:
         """A window from this source was judged."""
         num_steps, num_accepted = done.num_steps, done.num_accepted_steps
+        # A window that was ready before it was asked for hid something, whatever became of it.
+        is_wasted = not done.num_accepted_tokens and done.ahead_outcome != "hit"
+        self._num_wasted = self._num_wasted + 1 if is_wasted else 0
         if num_accepted:
             self._in_vain.clear()
             self._rate_before = self._rates()[0]
@@ -275,6 +283,8 @@ class _SourceWindowSize:
         costs = self._experience.costs
         if not costs.are_known(by_lookup=self._by_lookup):
             return WindowShape(min(_FIRST_CHOICE, self._limit), 0)
+        if self._num_wasted >= _MOST_IN_VAIN:
+            return NO_WINDOW
         gains = self._experience.gains(self._limit) if self._branches else ()
         rates = self._rates()[: self._limit]
         return best_shape(costs.predicted(by_lookup=self._by_lookup), rates, gains, self._current)

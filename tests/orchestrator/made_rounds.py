@@ -27,6 +27,7 @@ def made_round(
     step_seconds: float = 0.0,
     draft_sequences: int = 1,
     is_asked: bool = False,
+    ahead: draft_pb2.AheadOutcome.ValueType = draft_pb2.AHEAD_OUTCOME_UNSPECIFIED,
 ) -> Round:
     """One round.
 
@@ -46,6 +47,7 @@ def made_round(
         step_seconds: of a step, as the drafter says; 0: it does not.
         draft_sequences: that were drafted for in its first step.
         is_asked: the draft service had its say even if there is no draft token.
+        ahead: what came of drafting ahead for it.
         runner_up: which of the others was accepted, alone.
     """
     parents = [*range(-1, steps - 1), *[-1] * (num_draft_tokens - steps)] if steps else []
@@ -68,7 +70,7 @@ def made_round(
             batch_sequences=draft_sequences,
         )
     drafted = Drafted(window, wait_seconds=draft_seconds + draft_network_seconds, timings=timings, source=source)
-    drafted = replace(drafted, catches_up=catches_up)
+    drafted = replace(drafted, catches_up=catches_up, ahead=ahead)
     wait_seconds = queue_seconds + verify_seconds + network_seconds
     judged = Judged(window, verdict, [5] * (num_accepted + 1), wait_seconds=wait_seconds)
     return Round(2, drafted, judged, drafted.wait_seconds + judged.wait_seconds)
