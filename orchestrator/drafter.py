@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 0.25
 _LAST_PAUSE_SECONDS = 60.0
 _MAX_DOUBLINGS = 10
+_LOOKUP_PATIENCE_SECONDS = 0.01
+"""Lookup takes microseconds. What takes longer waits behind a pass of the model for others, and is not worth a wait."""
 _PAUSE_PER_SECOND_LOST = 16
 """After a failure that cost time, drafting rests this many times as long, so that it costs a few percent at most."""
 
@@ -190,6 +192,8 @@ class Drafter:
             return NOTHING_DRAFTED
         began = time.perf_counter()
         patience_seconds = self._catch_up.patience_seconds(self._num_lacking)
+        if self._asks_lookup_alone:
+            patience_seconds = _LOOKUP_PATIENCE_SECONDS
         if self._sequence is not None and patience_seconds < self._timeout_seconds:
             self._is_late = not await self._sequence.answered(patience_seconds)
         catches_up = not self._run_length or math.isfinite(patience_seconds)
@@ -251,6 +255,11 @@ class Drafter:
         if self._num_lacking and proposal.source not in LOOKUP_SOURCES:
             self._catch_up.observe(self._num_lacking, proposal.timings)
             self._run_length = proposal.base_length
+
+    @property
+    def _asks_lookup_alone(self) -> bool:
+        """Beside a model, which may be at work for others."""
+        return self._link is not None and self._link.has_model and not self._asked.model
 
     def _lacking(self, sizes: WindowSizes) -> int:
         """Tokens that the draft model has to run first if it is asked for so many."""

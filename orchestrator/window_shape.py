@@ -37,6 +37,8 @@ def best_shape(
     rates: Sequence[float],
     gains: Sequence[float],
     current: WindowShape | None,
+    *,
+    least_gain: float = 1.0,
 ) -> WindowShape:
     """The shape with most tokens a second; the present one unless another is clearly better.
 
@@ -45,6 +47,7 @@ def best_shape(
         rates: conditional acceptance of position 0, 1, ..., as many as a window may have.
         gains: tokens that the first, second, ... runner-up adds to a round; none if windows are chains.
         current: the present shape; None: there is none.
+        least_gain: how many times as fast as without draft tokens a shape with some must be.
     """
     best, best_pace, current_pace = NO_WINDOW, 0.0, 0.0
     # As far as it is looked at: long windows seldom are.
@@ -52,6 +55,8 @@ def best_shape(
         room = len(rates) - num_steps if 0 < num_steps <= _MOST_BRANCHING_STEPS else 0
         for num_others, more in enumerate(itertools.accumulate(gains[:room], initial=0.0)):
             pace = (tokens + more) / predicted.seconds(num_steps, num_steps + num_others)
+            if not num_steps:
+                pace *= least_gain
             shape = WindowShape(num_steps, num_others)
             if pace > best_pace:
                 best, best_pace = shape, pace

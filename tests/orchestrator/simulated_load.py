@@ -32,6 +32,8 @@ class Machine:
     step_each: float
     hop: float = 0.002
     """One way between the orchestrator and a service."""
+    contention: float = 0.0
+    """How much longer passes take while the drafter is at work: they share a memory bus, or a power limit."""
 
     def costs(self) -> ForwardCosts:
         """Of the target, as it measures them when it starts."""
@@ -177,7 +179,8 @@ class SimulatedLoad:
             return
         batch, self._waiting = self._waiting, []
         rows = sum(client.count + 1 for client in batch)
-        seconds = self._noisy(self._true.seconds(rows, len(batch)))
+        slowed = 1.0 + self.machine.contention * self._is_drafting
+        seconds = self._noisy(slowed * self._true.seconds(rows, len(batch)))
         started = self.now
         self._is_verifying = True
 

@@ -255,3 +255,25 @@ def test_a_model_is_waited_for_as_long_as_a_plain_round_takes_unless_that_is_in_
 
 def test_before_any_time_was_measured_it_is_waited_for_a_moment() -> None:
     assert 0 < CatchUp().patience_seconds(700) <= 0.02
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+async def test_lookup_beside_a_model_that_works_for_others_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, has_model: bool
+) -> None:
+    """Without a model nobody else's work can be in between, so it is."""
+    target = FakeTarget()
+    draft = PrefillingDraft(dtype="float32" if has_model else "")
+    monkeypatch.setattr(FixedWindowSize, "choose", lambda _: WindowSizes(0, 4))
+    short = request(LONG[:8], max_new_tokens=24)
+    if has_model:
+        at_window(target, 12, draft.is_ready.set)
+    async with running(target, draft) as run:
+        generating = asyncio.create_task(run.generate(short))
+        if not has_model:
+            await until(lambda: bool(commits(draft)))
+            draft.is_ready.set()
+        result = await generating
+        causes = run.counting.by_attribute(names.FALLBACKS)
+    assert result.token_ids == plain_continuation(LONG[:8], 24)
+    assert (12 <= causes.get("prefill", 0) <= 14) if has_model else causes == {}

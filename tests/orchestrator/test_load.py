@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,9 @@ CONSTANT = Machine(
     hop=0.0003,
 )
 """Rows and sequences cost next to nothing."""
-MACHINES = {"cpu": CPU, "constant": CONSTANT}
+SHARED = replace(CPU, contention=0.5)
+"""Draft and target at one memory bus."""
+MACHINES = {"cpu": CPU, "constant": CONSTANT, "shared": SHARED}
 LIMIT = 16
 _PASSES = 1200
 """So many of one row would fit into what is looked at."""
