@@ -11,6 +11,8 @@ _RATE = 0.2
 """Weight of one proposal in the average."""
 _FEW_TOKENS = 32
 """A model that lacks no more is always waited for: it is one small pass, and few rounds leave more behind."""
+_LOOKUP_SECONDS = 0.01
+"""Lookup takes microseconds. What takes longer waits behind a pass of the model for others, and is not worth a wait."""
 _LEAST_SECONDS = 0.01
 """What a proposal may take that is all but there, network included."""
 
@@ -30,8 +32,15 @@ class CatchUp:
         self._plain_seconds = plain_seconds
         self._seconds_per_token = 0.0
 
-    def patience_seconds(self, num_tokens: int) -> float:
-        """Longest wait for a proposal of a model that has to run so many tokens first; infinite if they are few."""
+    def patience_seconds(self, num_tokens: int, *, by_lookup: bool = False) -> float:
+        """Longest wait for a proposal; infinite if there is little to do before it.
+
+        Args:
+            num_tokens: that a model has to run first.
+            by_lookup: only lookup is asked, beside a model.
+        """
+        if by_lookup:
+            return _LOOKUP_SECONDS
         if num_tokens <= _FEW_TOKENS:
             return math.inf
         most = max(self._plain_seconds(), _LEAST_SECONDS)

@@ -19,6 +19,7 @@ from orchestrator.links.draft import NOTHING_AHEAD, AheadWish, DraftLink, DraftS
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
 from orchestrator.pipeline import Pipeline, PipelineOfRequest
+from orchestrator.rest import Rest
 from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
@@ -32,14 +33,6 @@ from specdec.v1 import draft_pb2
 _CAUSES: dict[type[Exception], str] = {LinkLost: "lost", AnswerOverdue: "overdue", ImpossibleProposal: "invalid"}
 
 _log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_SECONDS = 0.25
-_LAST_PAUSE_SECONDS = 60.0
-_MAX_DOUBLINGS = 10
-_LOOKUP_PATIENCE_SECONDS = 0.01
-"""Lookup takes microseconds. What takes longer waits behind a pass of the model for others, and is not worth a wait."""
-_PAUSE_PER_SECOND_LOST = 16
-"""After a failure that cost time, drafting rests this many times as long, so that it costs a few percent at most."""
 
 
 class Drafter:
@@ -98,8 +91,7 @@ class Drafter:
         """Of the last round."""
         self._lacks_features = False
         """The draft service was opened in mid-request, and reads states of the target that it has not seen."""
-        self._num_failures = 0
-        self._rests_until = 0.0
+        self._rest = Rest()
         self._failure_cause = ""
         self._span: Span = trace.INVALID_SPAN
 
@@ -191,9 +183,7 @@ class Drafter:
         if not self._asked.largest:
             return NOTHING_DRAFTED
         began = time.perf_counter()
-        patience_seconds = self._catch_up.patience_seconds(self._num_lacking)
-        if self._asks_lookup_alone:
-            patience_seconds = _LOOKUP_PATIENCE_SECONDS
+        patience_seconds = self._catch_up.patience_seconds(self._num_lacking, by_lookup=self._asks_lookup_alone)
         if self._sequence is not None and patience_seconds < self._timeout_seconds:
             self._is_late = not await self._sequence.answered(patience_seconds)
         catches_up = not self._run_length or math.isfinite(patience_seconds)
@@ -251,7 +241,7 @@ class Drafter:
 
     def _note_run(self, proposal: draft_pb2.Proposal) -> None:
         """The drafter is at work, and its model, if it made this, has run all tokens before it."""
-        self._num_failures = 0
+        self._rest.worked()
         if self._num_lacking and proposal.source not in LOOKUP_SOURCES:
             self._catch_up.observe(self._num_lacking, proposal.timings)
             self._run_length = proposal.base_length
@@ -300,7 +290,7 @@ class Drafter:
         """Open the sequence with all that is committed, if that can be done now; else note the cause."""
         self._give_up()
         self._is_late, self._run_length = False, 0
-        if time.perf_counter() < self._rests_until:
+        if not self._rest.is_over:
             return
         if self._link is None or not self._link.is_available:
             self._failure_cause = "unavailable"
@@ -334,9 +324,7 @@ class Drafter:
         _log.info("the draft service failed a sequence: %s", cause)
         self._give_up()
         self._failure_cause = cause
-        pause_seconds = max(_FIRST_PAUSE_SECONDS * 2**self._num_failures, _PAUSE_PER_SECOND_LOST * seconds_lost)
-        self._num_failures = min(self._num_failures + 1, _MAX_DOUBLINGS)
-        self._rests_until = time.perf_counter() + min(pause_seconds, _LAST_PAUSE_SECONDS)
+        self._rest.failed(seconds_lost)
 
     def _drafts_ahead(self, sizes: WindowSizes) -> bool:
         model_info = self._link.model_info if self._link is not None else None

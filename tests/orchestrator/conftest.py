@@ -2,12 +2,12 @@
 
 import pytest
 
-from orchestrator import drafter, verifier
+from orchestrator import rest, verifier
 
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried again at once."""
-    monkeypatch.setattr(drafter, "_FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(drafter, "_LAST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(rest, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(rest, "_LAST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(verifier, "_FIRST_PAUSE_SECONDS", 0.005)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from orchestrator import drafter
+from orchestrator import rest
 from specdec.errors import InvalidArgumentError, ResourceExhaustedError
 from specdec.telemetry import names
 from specdec.v1 import draft_pb2, model_pb2, target_pb2
@@ -48,7 +48,7 @@ async def test_a_drafter_that_cannot_draft_for_the_rule_is_not_used() -> None:
 
 
 async def test_a_draft_service_that_hangs_costs_one_timeout_and_then_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafter, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(rest, "_FIRST_PAUSE_SECONDS", 0.01)
     target, draft = FakeTarget(), FakeDraft()
     draft.is_frozen = True
     # The request takes some 0.5 s; the rest after 0.1 s lost is 1.6 s.
