@@ -214,7 +214,10 @@ async def test_ids_do_not_depend_on_whether_a_proposal_is_waited_for(
             {"model": other_model, "combined": combined}[kind]() if kind != "features" else reading_features(tmp_path)
         )
 
-    monkeypatch.setattr(CatchUp, "patience_seconds", lambda _, num_tokens: math.inf if num_tokens < 6 else 0.0)
+    def patience_seconds(_: CatchUp, num_tokens: int, *, by_lookup: bool = False) -> float:
+        return math.inf if num_tokens < 6 and not by_lookup else 0.0
+
+    monkeypatch.setattr(CatchUp, "patience_seconds", patience_seconds)
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(hosted(target_service()))
         draft = await stack.enter_async_context(hosted(draft_service(load)))
