@@ -23,7 +23,7 @@ class KVStorage:
         self._is_growing = num_slots is None
         self._num_slots = _FIRST_SLOTS if num_slots is None else num_slots
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._heads: dict[int, torch.Tensor] = {}  # by layer: keys and values in one, where they came so
+        self._heads: dict[int, torch.Tensor] = {}  # by layer: keys and values in one, if they are of one size
         self._states: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number: rows, and which are there
 
     def require(self, num_slots: int) -> None:
@@ -46,11 +46,7 @@ class KVStorage:
             value: (kv_heads, rows, value_dim)
             slots: (rows,), integers, distinct.
         """
-        held = self._layers.get(layer)
-        if held is None or held[0].shape[1] < self._num_slots:
-            old_keys, old_values = held or (None, None)
-            held = self._grown(old_keys, key), self._grown(old_values, value)
-            self._layers[layer] = held
+        held = self._held(layer, key, value)
         held[0].index_copy_(1, slots, key)
         held[1].index_copy_(1, slots, value)
 
@@ -64,9 +60,8 @@ class KVStorage:
         """
         held = self._heads.get(layer)
         if held is None or held.shape[1] < self._num_slots:
-            held = self._heads[layer] = self._grown(held, heads)
-            keys, values = held.chunk(2)
-            self._layers[layer] = keys, values
+            self._held(layer, *heads.chunk(2))
+            held = self._heads[layer]
         held.index_copy_(1, slots, heads)
 
     def read(self, layer: int, spans: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,10 +150,20 @@ class KVStorage:
         """Memory of all slots."""
         return self._num_slots * self.bytes_per_slot
 
-    def _grown(self, held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
-        """A tensor with all slots, for rows like `new`, that begins with the rows held."""
+    def _held(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tensors of a layer with all slots, for rows like these, with what was held before."""
+        held = self._layers.get(layer)
+        if held is not None and held[0].shape[1] >= self._num_slots:
+            return held
         # Not filled: on Linux memory that was never written takes no space.
-        grown = new.new_empty((new.shape[0], self._num_slots, new.shape[2]))
-        if held is not None:
-            grown[:, : held.shape[1]] = held
-        return grown
+        if key.shape[2] == value.shape[2]:
+            both = key.new_empty((key.shape[0] + value.shape[0], self._num_slots, key.shape[2]))
+            self._heads[layer] = both
+            keys, values = both[: key.shape[0]], both[key.shape[0] :]
+        else:
+            keys = key.new_empty((key.shape[0], self._num_slots, key.shape[2]))
+            values = value.new_empty((value.shape[0], self._num_slots, value.shape[2]))
+        for new, old in zip((keys, values), held or (), strict=False):
+            new[:, : old.shape[1]] = old
+        self._layers[layer] = keys, values
+        return keys, values

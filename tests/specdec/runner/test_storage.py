@@ -67,3 +67,18 @@ def test_keys_and_values_in_one_tensor_are_written_in_one_go() -> None:
     for found, expected in zip(together.read(0, [(0, 4), (64, 65)]), apart.read(0, [(0, 4), (64, 65)]), strict=True):
         assert torch.equal(found, expected)
     assert together.bytes_per_slot == apart.bytes_per_slot
+
+
+@torch.inference_mode()
+def test_what_was_moved_while_the_storage_grew_is_not_lost() -> None:
+    origin, storage = KVStorage(), KVStorage()
+    keys, values = torch.randn(2, 1, 3), torch.randn(2, 1, 3)
+    origin.write_heads(0, torch.cat([keys, values]), torch.tensor([5]))
+    # Into a storage that holds nothing yet, and into one that has become larger since.
+    for slot, num_slots in ((1, 2), (70, 71)):
+        storage.require(num_slots)
+        storage.move([5], [slot], origin)
+        storage.write_heads(0, torch.cat([values, keys]), torch.tensor([slot - 1]))
+        for found, expected in zip(storage.read(0, [(slot - 1, slot + 1)]), (keys, values), strict=True):
+            assert torch.equal(found[:, 1:], expected)
+    assert torch.equal(storage.read(0, [(1, 2)])[0], keys)
