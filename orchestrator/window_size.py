@@ -6,9 +6,9 @@ from typing import Protocol
 
 from orchestrator.acceptance import AcceptanceByPosition
 from orchestrator.catch_up import CatchUp
-from orchestrator.common_window import CommonWindow
 from orchestrator.round_costs import RoundCosts
 from orchestrator.rounds import Round
+from orchestrator.shared_window import SharedWindow
 from orchestrator.window_shape import NO_WINDOW, WindowShape, best_shape
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
 from specdec.v1 import model_pb2
@@ -78,7 +78,7 @@ class SharedExperience:
     def __init__(self, costs: RoundCosts | None = None) -> None:
         self.costs = costs or RoundCosts()
         self.catch_up = CatchUp(self.costs.plain_seconds)
-        self.common: CommonWindow | None = CommonWindow(self.costs)
+        self.shared: SharedWindow | None = SharedWindow(self.costs)
         """What all requests do while several run; None: these must not follow others."""
         self._acceptance = {by_lookup: AcceptanceByPosition(_SHARED_DECAY) for by_lookup in (False, True)}
         self._runners_up = [(share * _RUNNERS_UP_WEIGHT, _RUNNERS_UP_WEIGHT) for share in _RUNNERS_UP]
@@ -92,7 +92,7 @@ class SharedExperience:
         windows depended on how those had fallen, its text would no longer follow the target's law.
         """
         experience = SharedExperience(self.costs)
-        experience.common = None
+        experience.shared = None
         return experience
 
     def announce(self, model_info: model_pb2.ModelInfo) -> None:
@@ -105,8 +105,8 @@ class SharedExperience:
         if done.num_draft_tokens:
             self.sources.add(done.is_by_lookup)
             self._acceptance[done.is_by_lookup].observe(done.num_steps, done.num_accepted_steps)
-            if self.common is not None and not done.is_by_lookup:
-                self.common.observe(done)
+            if self.shared is not None and not done.is_by_lookup:
+                self.shared.observe(done)
             for place in range(min(done.num_draft_tokens - done.num_steps, len(self._runners_up))):
                 accepted, windows = self._runners_up[place]
                 is_accepted = place == done.accepted_runner_up
@@ -169,10 +169,10 @@ class MeasuredWindowSize:
 
     def _is_lookup_worth_asking(self) -> bool:
         """Whether what it finds is worth the way to the draft service and back, which every round takes."""
-        costs, common = self._experience.costs, self._experience.common
+        costs, shared = self._experience.costs, self._experience.shared
         # Who asks comes a little later, so that all had better do so at once.
-        is_with_others = self._has_model and common is not None and costs.num_sequences >= _SEVERAL
-        turn = common.turn if common is not None and is_with_others else self._num_rounds
+        is_with_others = self._has_model and shared is not None and costs.num_sequences >= _SEVERAL
+        turn = shared.turn if shared is not None and is_with_others else self._num_rounds
         return turn % _LOOKUP_TURNS == 0 or self._lookup_gain >= costs.asking_share()
 
 
@@ -207,28 +207,28 @@ class _SourceWindowSize:
 
     def choose(self) -> WindowShape:
         """For the next round."""
-        costs, common = self._experience.costs, self._experience.common
+        costs, shared = self._experience.costs, self._experience.shared
         is_alone = costs.num_sequences < _SEVERAL or not costs.are_known(by_lookup=False)
-        if self._by_lookup or common is None or is_alone:
+        if self._by_lookup or shared is None or is_alone:
             return self._choose_alone()
-        return self._choose_with(common)
+        return self._choose_with(shared)
 
-    def _choose_with(self, common: CommonWindow) -> WindowShape:
+    def _choose_with(self, shared: SharedWindow) -> WindowShape:
         """As all others, but for draft tokens that this request's text makes worthless."""
         gains = self._experience.gains(self._limit) if self._branches else ()
-        shape = common.choose(self._turn, self._limit, gains)
-        self._turn = common.turn
+        shape = shared.choose(self._turn, self._limit, gains)
+        self._turn = shared.turn
         if not self._branches:
             shape = WindowShape(shape.num_steps, 0)
-        if shape.num_steps and not common.is_trial:
-            shape = self._worthwhile(shape, common)
+        if shape.num_steps and not shared.is_trial:
+            shape = self._worthwhile(shape, shared)
         self._current = shape
         return shape
 
-    def _worthwhile(self, shape: WindowShape, common: CommonWindow) -> WindowShape:
-        least = _CLEARLY * common.least_survival(shape)
+    def _worthwhile(self, shape: WindowShape, shared: SharedWindow) -> WindowShape:
+        least = _CLEARLY * shared.least_survival(shape)
         survival, num_steps = 1.0, 0
-        for rate in self._acceptance.rates(common.rates(shape.num_steps), _SHARED_WEIGHT):
+        for rate in self._acceptance.rates(shared.rates(shape.num_steps), _SHARED_WEIGHT):
             survival *= rate
             if survival < least:
                 break
@@ -236,7 +236,7 @@ class _SourceWindowSize:
         if num_steps:
             self._num_declined = 0
             return WindowShape(num_steps, shape.num_others)
-        common.declined()
+        shared.declined()
         self._num_declined += 1
         if self._num_declined >= self._pause:
             self._num_declined = 0

@@ -24,7 +24,7 @@ _LONGEST_PAUSE = 128
 """Turns without drafts before they are tried again; each attempt in vain doubles the pause."""
 
 
-class CommonWindow:
+class SharedWindow:
     """The shape of windows for all requests, turn by turn.
 
     Sequences that are verified together save what a pass costs whatever is in it. One that drafts while the others do
