@@ -13,6 +13,7 @@ from orchestrator.links.opening import Opening
 from orchestrator.links.target import TargetLink
 from orchestrator.window_sizes import WindowSizes
 from specdec.features import MAX_BYTES
+from specdec.serving.channel_security import ChannelSecurity
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
@@ -23,9 +24,15 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
     service_name = "draft"
 
     def __init__(
-        self, address: str, target: TargetLink, metrics: OrchestratorMetrics, on_change: Callable[[], None]
+        self,
+        address: str,
+        target: TargetLink,
+        metrics: OrchestratorMetrics,
+        on_change: Callable[[], None],
+        *,
+        security: ChannelSecurity | None = None,
     ) -> None:
-        super().__init__(address, metrics, on_change)
+        super().__init__(address, metrics, on_change, security=security)
         self._target = target
 
     @property

@@ -15,6 +15,8 @@ from orchestrator.links.mailbox import Event, LinkLost, Mailbox
 from orchestrator.links.stream import BatchedStream, Command, ProtobufMessage, Response
 from specdec import PROTOCOL_VERSION
 from specdec.serving.channel import open_channel
+from specdec.serving.channel_security import ChannelSecurity
+from specdec.serving.security_error import SecurityError
 from specdec.telemetry.metrics import LinkName, OrchestratorMetrics
 from specdec.v1 import model_pb2
 
@@ -45,12 +47,21 @@ class Link(ABC, Generic[Command, Response, Event]):
         address: of the replica.
         metrics: where traffic and stale events are counted.
         on_change: called when the link has become available or unavailable, or the reason has changed.
+        security: certificates and secrets, read again for each attempt to connect; None: plaintext.
     """
 
     service_name: LinkName
 
-    def __init__(self, address: str, metrics: OrchestratorMetrics, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        metrics: OrchestratorMetrics,
+        on_change: Callable[[], None],
+        *,
+        security: ChannelSecurity | None = None,
+    ) -> None:
         self.address = address
+        self._security = security
         self.model_info: model_pb2.ModelInfo | None = None
         """Facts from the last handshake that passed."""
         self.problem = "not connected yet"
@@ -152,7 +163,7 @@ class Link(ABC, Generic[Command, Response, Event]):
             began = loop.time()
             try:
                 await self._connect_once()
-            except HandshakeRefused as refused:
+            except (HandshakeRefused, SecurityError) as refused:
                 self._note(str(refused))
             except grpc.aio.AioRpcError as error:
                 self._note(f"{error.code().name}: {error.details()}")
@@ -168,7 +179,7 @@ class Link(ABC, Generic[Command, Response, Event]):
     async def _connect_once(self) -> None:
         """Connect, and stay connected until the stream ends."""
         # A channel of its own for each attempt, so that grpc's backoff is not added to this one's.
-        async with open_channel(self.address, max_message_bytes=MAX_MESSAGE_BYTES) as channel:
+        async with open_channel(self.address, max_message_bytes=MAX_MESSAGE_BYTES, security=self._security) as channel:
             self.model_info = await self._handshake(channel)
             stream = BatchedStream(self._call(channel), self._packed, self._deliver)
             self._stream = stream

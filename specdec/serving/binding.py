@@ -46,3 +46,21 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_loopback_target(address: str) -> bool:
+    """Whether a gRPC target, such as host:port or dns:///host:port, can only be this machine."""
+    scheme, colon, rest = address.partition(":")
+    if colon and scheme in ("unix", "unix-abstract"):
+        return True
+    if colon and scheme in ("ipv4", "ipv6", "dns"):
+        address = rest
+    hosts = [entry.rpartition("/")[2] for entry in address.split(",")]
+    return all(is_loopback(_host(entry)) for entry in hosts)
+
+
+def _host(entry: str) -> str:
+    """The host in host, host:port, [host] or [host]:port."""
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry if entry.count(":") > 1 else entry.partition(":")[0]

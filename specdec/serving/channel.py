@@ -8,11 +8,16 @@ from dataclasses import dataclass
 
 import grpc
 
+from specdec.serving.channel_security import ChannelSecurity
+from specdec.serving.metadata_channel import MetadataChannel
+
 MIN_KEEPALIVE_SECONDS = 0.5
 """No end pings more often. Servers allow twice that, because pings may arrive closer together than they were sent."""
 MIN_RECONNECT_SECONDS = 0.1
 MAX_RECONNECT_SECONDS = 2.0
 CONNECT_TIMEOUT_SECONDS = 3.0
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+"""How long a server leaves open a connection whose other end does not get on with TLS or HTTP/2."""
 
 Options = list[tuple[str, int]]
 
@@ -53,28 +58,44 @@ def server_options(max_message_bytes: int, keepalive: Keepalive = DEFAULT_KEEPAL
         *keepalive.options(),
         ("grpc.http2.min_ping_interval_without_data_ms", round(MIN_KEEPALIVE_SECONDS * 500)),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_TIMEOUT_SECONDS * 1000)),
     ]
 
 
-def open_channel(address: str, *, max_message_bytes: int, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> grpc.aio.Channel:
-    """A plaintext channel; connects when first used and reconnects by itself. Call inside the event loop that uses it.
+def open_channel(
+    address: str,
+    *,
+    max_message_bytes: int,
+    keepalive: Keepalive = DEFAULT_KEEPALIVE,
+    security: ChannelSecurity | None = None,
+) -> grpc.aio.Channel:
+    """A channel; connects when first used and reconnects by itself. Call inside the event loop that uses it.
 
     Args:
         address: host:port, or another gRPC target.
         max_message_bytes: largest message, either way; a larger one fails its call with RESOURCE_EXHAUSTED.
         keepalive: when a silent server is given up.
+        security: certificates and secrets, whose files are read now; None: plaintext, and nobody is told who calls.
+
+    Raises:
+        SecurityError: a certificate or secret cannot be read, or would not be safe on its way.
     """
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            *_message_options(max_message_bytes),
-            *keepalive.options(),
-            ("grpc.initial_reconnect_backoff_ms", round(MIN_RECONNECT_SECONDS * 1000)),
-            ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_SECONDS * 1000)),
-            # Despite its name this is how long one attempt to connect may take.
-            ("grpc.min_reconnect_backoff_ms", round(CONNECT_TIMEOUT_SECONDS * 1000)),
-        ],
-    )
+    security = security or ChannelSecurity()
+    credentials, metadata = security.credentials(), security.metadata(address)
+    options = [
+        *_message_options(max_message_bytes),
+        *keepalive.options(),
+        ("grpc.initial_reconnect_backoff_ms", round(MIN_RECONNECT_SECONDS * 1000)),
+        ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_SECONDS * 1000)),
+        # Despite its name this is how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", round(CONNECT_TIMEOUT_SECONDS * 1000)),
+        *security.options(),
+    ]
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address, options=options)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials, options=options)
+    return MetadataChannel(channel, metadata) if metadata else channel
 
 
 def _message_options(max_message_bytes: int) -> Options:
