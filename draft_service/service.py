@@ -77,5 +77,8 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         context: grpc.aio.ServicerContext[draft_pb2.ProposeRequest, draft_pb2.ProposeResponse],
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         """One orchestrator's stream."""
-        async for events in run_stream(request_iterator, lambda message: message.commands, self._host.thread):
-            yield draft_pb2.ProposeResponse(events=events)
+        news = self._host.load_news()
+        async for events in run_stream(
+            request_iterator, lambda message: message.commands, self._host.thread, lambda: news.is_due
+        ):
+            yield draft_pb2.ProposeResponse(events=events, load=news.tell())

@@ -69,6 +69,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._candidates = CandidateRounds(info)
 
     @property
+    def load(self) -> model_pb2.Load:
+        """With what the key-value memory has left."""
+        load = super().load
+        load.num_queued_sequences = self._memory.num_queued
+        load.num_free_tokens = self._memory.num_free_tokens
+        return load
+
+    @property
     def patience_seconds(self) -> float:
         """Until those of the last pass are back who always come back at once; 0 if nobody else would wait for them."""
         num_waiting = len(self._waiting)

@@ -128,8 +128,11 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
         context: grpc.aio.ServicerContext[target_pb2.VerifyRequest, target_pb2.VerifyResponse],
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
         """One orchestrator's stream."""
-        async for events in run_stream(request_iterator, lambda message: message.commands, self._host.thread):
-            yield target_pb2.VerifyResponse(events=events)
+        news = self._host.load_news()
+        async for events in run_stream(
+            request_iterator, lambda message: message.commands, self._host.thread, lambda: news.is_due
+        ):
+            yield target_pb2.VerifyResponse(events=events, load=news.tell())
 
     def _loaded_model(self) -> LoadedModel:
         if self._model is None:

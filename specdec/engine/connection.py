@@ -23,11 +23,11 @@ class Connection(Generic[Event]):
         self._is_closed = False
         self.is_overrun = False
 
-    async def next_events(self) -> list[Event]:
-        """All events that are ready, at least one; empty once the connection is closed."""
+    async def next_events(self) -> list[Event] | None:
+        """All events that are ready; none if it was only woken; None once the connection is closed."""
         await self._ready.wait()
         if self._is_closed:
-            return []
+            return None
         self._ready.clear()
         events, self._events = self._events, []
         return events
@@ -41,6 +41,10 @@ class Connection(Generic[Event]):
         """No further events are wanted; wakes `next_events`. On the event loop."""
         self._is_closed = True
         self._events.clear()
+        self._ready.set()
+
+    def wake(self) -> None:
+        """Have `next_events` return now, with events or without. On the event loop."""
         self._ready.set()
 
     def send(self, events: list[Event]) -> None:

@@ -71,6 +71,11 @@ class CacheMemory:
         return len(self._queue)
 
     @property
+    def num_free_tokens(self) -> int:
+        """Tokens that may still be promised; as `num_queued`, may be read from any thread."""
+        return max(0, self._max_num_promised - self._num_promised) * self.pool.block_tokens
+
+    @property
     def num_admitted(self) -> int:
         """Sequences that are admitted."""
         return len(self._leases)

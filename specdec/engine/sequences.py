@@ -20,7 +20,7 @@ from specdec.errors import (
     UnavailableError,
 )
 from specdec.telemetry.metrics import EngineMetrics
-from specdec.v1 import draft_pb2, target_pb2
+from specdec.v1 import draft_pb2, model_pb2, target_pb2
 
 _MAX_FAILED_BATCHES = 3
 """Batches that may fail in a row before the engine gives up: then it is the device or the model, not a request."""
@@ -69,6 +69,11 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
     def num_sequences(self) -> int:
         """Sequences open now. May be read from any thread."""
         return sum(map(len, list(self._sequences.values())))
+
+    @property
+    def load(self) -> model_pb2.Load:
+        """How busy it is. May be read from any thread."""
+        return model_pb2.Load(num_sequences=self.num_sequences)
 
     def handle(self, arrivals: Sequence[Arrival[CommandT, EventT]]) -> None:
         """Carry out commands in order; what they ask to compute is left to `step`."""

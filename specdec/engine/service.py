@@ -7,11 +7,13 @@ import contextlib
 import logging
 from typing import Generic
 
+from specdec.engine.load import LoadNews
 from specdec.engine.sequences import CommandT, EventT, SequenceEngine, SequenceT
 from specdec.engine.stream import Arrival
 from specdec.engine.thread import EngineThread
 from specdec.errors import UnavailableError
 from specdec.serving.health import Health
+from specdec.v1 import model_pb2
 
 _log = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0
@@ -43,6 +45,10 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
     def num_sequences(self) -> int:
         """Sequences open now."""
         return self._engine.num_sequences if self._engine is not None else 0
+
+    def load_news(self) -> LoadNews:
+        """For one stream: how busy the service is."""
+        return LoadNews(lambda: self._engine.load if self._engine is not None else model_pb2.Load())
 
     @property
     def thread(self) -> EngineThread[Arrival[CommandT, EventT]]:

@@ -23,6 +23,7 @@ _MAX_UNREAD_EVENTS = 4096
 _MAX_EVENTS_A_MESSAGE = 256
 _MAX_MESSAGE_BYTES = 4 << 20
 """A message is not made larger than gRPC's customary limit; one event may be."""
+_NEWS_SECONDS = 1.0
 _FRAME_BYTES = 6
 """Most that an event's tag and length take in a message."""
 
@@ -41,10 +42,18 @@ async def run_stream(
     messages: AsyncIterator[Message],
     commands_of: Callable[[Message], Iterable[Command]],
     thread: EngineThread[Arrival[Command, Event]],
+    has_news: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[list[Event]]:
     """Feed the engine what arrives and yield what it answers, everything that is ready at once.
 
     However the stream ends, its sequences end with it: a request stream that simply stops is an abort.
+
+    Args:
+        messages: of the peer.
+        commands_of: the commands in a message.
+        thread: runs the engine.
+        has_news: whether there is something to tell besides answers; asked at the start and every second. An empty list
+            is yielded then, unless answers are due anyway.
 
     Raises:
         ResourceExhaustedError: the peer does not read its events.
@@ -63,11 +72,17 @@ async def run_stream(
         finally:
             connection.close()
 
-    reader = asyncio.create_task(read())
+    async def tell_news() -> None:
+        while True:
+            if has_news():
+                connection.wake()
+            await asyncio.sleep(_NEWS_SECONDS)
+
+    tasks = [asyncio.create_task(read()), asyncio.create_task(tell_news())]
     try:
         with thread.watched(connection.close_soon):
-            while events := await connection.next_events():
-                for part in _parts(events):
+            while (events := await connection.next_events()) is not None:
+                for part in _parts(events) if events else [events]:
                     yield part
         if thread.failure is not None:
             raise UnavailableError("the engine of this service has failed; use another replica")
@@ -75,8 +90,9 @@ async def run_stream(
             raise ResourceExhaustedError(f"more than {_MAX_UNREAD_EVENTS} events were left unread; read the stream")
     finally:
         thread.submit(Arrival(connection, None, time.perf_counter()))
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)  # a broken stream is no news: its sequences go with it
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # a broken stream is no news: its sequences go with it
 
 
 def _parts(events: list[Event]) -> Iterator[list[Event]]:

@@ -12,6 +12,7 @@ from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import max_positions
 from specdec.models.description import ModelDescription, read_description
 from specdec.models.errors import ModelError
+from specdec.models.fingerprint import weights_fingerprint
 from specdec.models.invariance import make_invariant
 from specdec.models.probe import probe_ragged_batch
 from specdec.models.progress import Report, default_report
@@ -66,6 +67,8 @@ def load_model(
     description = read_description(directory)
     length = context_length(name, description.config, max_context_length)
     model = load_weights(directory, description.config, torch_dtype, torch_device)
+    served_dtype = INT4 if dtype == "int4" else str(model.dtype).removeprefix("torch.")
+    fingerprint = weights_fingerprint(model, served_dtype)
     if dtype == "int4":
         pack_int4(model)
     give_kernels(model, linear_kernel)
@@ -77,9 +80,10 @@ def load_model(
         tokenizer_hash=tokenizer_hash(description.tokenizer_files),
         vocab_size=description.vocab_size,
         max_context_length=length,
-        dtype=INT4 if dtype == "int4" else str(model.dtype).removeprefix("torch."),
+        dtype=served_dtype,
         device=str(model.device),
         stop_token_ids=_stop_token_ids(model, description),
+        weights_fingerprint=fingerprint,
     )
     return LoadedModel(model, info, description.tokenizer_files)
 

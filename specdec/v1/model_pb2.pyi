@@ -69,6 +69,7 @@ class ModelInfo(_message.Message):
     NUM_HIDDEN_STATES_FIELD_NUMBER: _builtins.int
     FEATURE_STATES_FIELD_NUMBER: _builtins.int
     MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol; peers with different versions refuse each other."""
     model_id: _builtins.str
@@ -97,6 +98,10 @@ class ModelInfo(_message.Message):
     """Target: how many hidden states it can give as features, one for each layer. 0: none."""
     max_feature_tokens: _builtins.int
     """Draft: how many features, of the last committed tokens, it takes at once."""
+    weights_fingerprint: _builtins.str
+    """Target: SHA-256, in hex, of what decides its text: configuration, element type and a sample of each weight. Replicas of
+    one target have the same. Empty: not known.
+    """
     @_builtins.property
     def acceptance_rules(self) -> _containers.RepeatedScalarFieldContainer[Global___AcceptanceRule.ValueType]:
         """Acceptance rules served. A draft service lists the rules it can draft for."""
@@ -136,14 +141,47 @@ class ModelInfo(_message.Message):
         num_hidden_states: _builtins.int = ...,
         feature_states: _abc.Iterable[_builtins.int] | None = ...,
         max_feature_tokens: _builtins.int = ...,
+        weights_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "feature_states", b"feature_states", "forward_costs", b"forward_costs", "hidden_size", b"hidden_size", "max_context_length", b"max_context_length", "max_feature_tokens", b"max_feature_tokens", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "num_hidden_states", b"num_hidden_states", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "feature_states", b"feature_states", "forward_costs", b"forward_costs", "hidden_size", b"hidden_size", "max_context_length", b"max_context_length", "max_feature_tokens", b"max_feature_tokens", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "num_hidden_states", b"num_hidden_states", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
+
+@_typing.final
+class Load(_message.Message):
+    """How busy a replica is, for whoever chooses among several."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_SEQUENCES_FIELD_NUMBER: _builtins.int
+    NUM_QUEUED_SEQUENCES_FIELD_NUMBER: _builtins.int
+    NUM_FREE_TOKENS_FIELD_NUMBER: _builtins.int
+    num_sequences: _builtins.int
+    """Sequences open on it, of all streams."""
+    num_queued_sequences: _builtins.int
+    """How many of them wait for key-value memory."""
+    num_free_tokens: _builtins.int
+    """Tokens of key-value memory that are not promised to anyone. Absent: not known, or not the limit."""
+    def __init__(
+        self,
+        *,
+        num_sequences: _builtins.int = ...,
+        num_queued_sequences: _builtins.int = ...,
+        num_free_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_free_tokens", b"_num_free_tokens", "num_free_tokens", b"num_free_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_free_tokens", b"_num_free_tokens", "num_free_tokens", b"num_free_tokens", "num_queued_sequences", b"num_queued_sequences", "num_sequences", b"num_sequences"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__num_free_tokens: _TypeAlias = _typing.Literal["num_free_tokens"]  # noqa: Y015
+    _WhichOneofArgType__num_free_tokens: _TypeAlias = _typing.Literal["_num_free_tokens", b"_num_free_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_free_tokens) -> _WhichOneofReturnType__num_free_tokens | None: ...
+
+Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class ForwardCost(_message.Message):

@@ -9,8 +9,10 @@ from specdec.engine.connection import Connection
 
 
 async def soon(connection: Connection[int]) -> list[int]:
-    """The next events, within a bound."""
-    return await asyncio.wait_for(connection.next_events(), 5)
+    """The next events of a connection that is open, within a bound."""
+    events = await asyncio.wait_for(connection.next_events(), 5)
+    assert events is not None
+    return events
 
 
 async def test_events_come_in_order_and_everything_that_is_ready_at_once() -> None:
@@ -45,16 +47,25 @@ async def test_nothing_ready_means_waiting() -> None:
         await asyncio.wait_for(connection.next_events(), 0.02)
 
 
+async def test_it_can_be_woken_without_events() -> None:
+    connection: Connection[int] = Connection(100)
+    connection.wake()
+    assert await soon(connection) == []
+    connection.wake()
+    connection.send([1])
+    assert await soon(connection) == [1]
+
+
 @pytest.mark.parametrize("how", ["close", "close_soon"])
 async def test_closing_wakes_the_one_who_waits_and_ends_delivery(how: str) -> None:
     connection: Connection[int] = Connection(100)
-    waiting = asyncio.create_task(soon(connection))
+    waiting = asyncio.create_task(asyncio.wait_for(connection.next_events(), 5))
     await asyncio.sleep(0)
     getattr(connection, how)()
-    assert await waiting == []
+    assert await waiting is None
     connection.send([1] * 101)
     await asyncio.sleep(0)
-    assert await soon(connection) == []
+    assert await asyncio.wait_for(connection.next_events(), 5) is None
     assert not connection.is_overrun
 
 
@@ -66,7 +77,7 @@ async def test_events_left_unread_are_bounded() -> None:
         await asyncio.sleep(0)
         was_overrun.append(connection.is_overrun)
     assert was_overrun == [False, True]
-    assert await soon(connection) == []
+    assert await asyncio.wait_for(connection.next_events(), 5) is None
 
 
 def test_sending_when_the_loop_is_gone_is_harmless() -> None:

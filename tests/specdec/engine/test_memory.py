@@ -77,6 +77,19 @@ def test_sequences_are_admitted_by_the_tokens_they_may_come_to_in_order() -> Non
     assert memory.it.num_queued == 0
 
 
+def test_it_knows_how_many_tokens_may_still_be_promised() -> None:
+    memory = Memory(10, overcommit=1.5, max_num_queued=1)
+    assert memory.it.num_free_tokens == 240
+    first = memory.join(8, 81)
+    assert memory.it.num_free_tokens == 240 - 96
+    memory.join(8, 160)
+    # What waits is promised nothing yet.
+    assert memory.it.num_queued == 1
+    assert memory.it.num_free_tokens == 240 - 96
+    memory.it.leave(first.cache)
+    assert memory.it.num_free_tokens == 240 - 160
+
+
 def test_beyond_the_queue_they_are_refused_with_a_time_to_try_again() -> None:
     memory = Memory(10, max_num_queued=1)
     memory.join(8, 160)

@@ -165,6 +165,24 @@ async def test_messages_are_not_larger_than_a_peer_takes_unless_one_event_is(
         await receive(events, 1)
 
 
+async def test_news_are_told_without_answers(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_NEWS_SECONDS", 0.01)
+    peer = Peer()
+    news = [True, False, True]
+    parts = run_stream(peer.messages(), lambda message: message, thread, lambda: bool(news) and news.pop(0))
+    for _ in range(2):
+        assert await asyncio.wait_for(anext(parts), SECONDS) == []
+    assert not news
+    peer.send([5])
+    assert await receive(parts, 1) == [5]
+    peer.end()
+    with pytest.raises(StopAsyncIteration):
+        await receive(parts, 1)
+    await assert_sequences_are_forgotten(engine)
+
+
 async def test_a_broken_request_stream_is_an_abort(
     engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
 ) -> None:

@@ -23,6 +23,7 @@ def test_facts_of_a_model(directory: Path) -> None:
     loaded = load_model(str(directory), device="cpu")
     assert isinstance(loaded.model, LlamaForCausalLM)
     assert loaded.tokenizer_files == tiny_tokenizer_files()
+    assert len(loaded.info.weights_fingerprint) == 64
     assert loaded.info == model_pb2.ModelInfo(
         model_id=str(directory),
         tokenizer_hash=tokenizer_hash(tiny_tokenizer_files()),
@@ -31,6 +32,7 @@ def test_facts_of_a_model(directory: Path) -> None:
         dtype="float32",
         device="cpu",
         stop_token_ids=[1],
+        weights_fingerprint=loaded.info.weights_fingerprint,
     )
 
 
