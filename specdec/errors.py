@@ -74,6 +74,18 @@ class UnimplementedError(Refusal):
     code = grpc.StatusCode.UNIMPLEMENTED
 
 
+class UnauthenticatedError(Refusal):
+    """Nobody knows who asks. The message never says whether something was missing or wrong."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class PermissionDeniedError(Refusal):
+    """It is known who asks, and they may not."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
 _BY_CODE: dict[int, type[Refusal]] = {
     refusal.code.value[0]: refusal
     for refusal in (
@@ -83,6 +95,8 @@ _BY_CODE: dict[int, type[Refusal]] = {
         ResourceExhaustedError,
         UnavailableError,
         UnimplementedError,
+        UnauthenticatedError,
+        PermissionDeniedError,
     )
 }
 

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Final, Literal, NoReturn, TypeVar
 
-from pydantic import AfterValidator, ByteSize, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
+from typing_extensions import Self
 
 from specdec.processors import parse_cpus
 
@@ -33,6 +35,8 @@ def _check_cpus(value: str) -> str:
 
 CpuList = Annotated[str, AfterValidator(_check_cpus)]
 """Such as 0,2-5; empty: all."""
+File = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
+"""Empty is none, as in an environment variable that is set to nothing."""
 
 
 class ServiceSettings(BaseSettings):
@@ -40,16 +44,53 @@ class ServiceSettings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it.")
+    health_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None,
+        description="A further port that answers health checks only, in plaintext, for probes without a certificate.",
+    )
+    tls_cert: File = Field(
+        None, description="PEM file with the certificate to show, and those between it and its authority; turns TLS on."
+    )
+    tls_key: File = Field(None, description="PEM file with the key of --tls-cert.")
+    tls_ca: File = Field(
+        None, description="PEM file with the authorities of callers, who must then show a certificate of theirs (mTLS)."
+    )
+    insecure_bind: bool = Field(
+        False, description="Listen where other machines can call although TLS or the check of who calls is missing."
+    )
+    reflection: bool = Field(False, description="Tell callers the protos, by gRPC reflection.")
     drain_seconds: float = Field(
         20.0, ge=0, description="After SIGTERM, how long running requests may go on before they are cut."
     )
     log_format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line to log.")
 
+    @property
+    def _needs_certificate(self) -> str:
+        """A flag that is given and means nothing without --tls-cert; empty: none is."""
+        return "" if self.tls_ca is None else "--tls-ca"
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise PydanticCustomError("tls", "--tls-cert and --tls-key go together; give both or neither")
+        if self.tls_cert is None and self._needs_certificate:
+            message = "{flag} checks certificates of callers, which needs --tls-cert and --tls-key"
+            raise PydanticCustomError("tls", message, {"flag": self._needs_certificate})
+        return self
+
 
 class ModelServiceSettings(ServiceSettings):
     """What the draft and the target service have in common."""
 
+    allowed_peers: str = Field(
+        "",
+        description="Names, separated by commas, of which a caller's certificate must hold one; empty: any that "
+        "--tls-ca vouches for.",
+    )
+    shared_secret_file: File = Field(
+        None, description="File with secrets, one a line; a caller must send one of them. Read again when it changes."
+    )
     model: str = Field(
         DEFAULT_MODEL, description="Embedded model name, Hugging Face id, directory, or path of a GGUF file."
     )
@@ -99,6 +140,12 @@ class ModelServiceSettings(ServiceSettings):
         "lose its cache and be prefilled again.",
     )
 
+    @model_validator(mode="after")
+    def _check_allowed_peers(self) -> Self:
+        if self.allowed_peers and self.tls_ca is None:
+            raise PydanticCustomError("peers", "--allowed-peers are names in certificates, which needs --tls-ca")
+        return self
+
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -117,7 +164,9 @@ def load_settings(settings_class: type[Settings], arguments: Sequence[str] | Non
         {
             "__doc__": settings_class.__doc__,
             "__module__": settings_class.__module__,
-            "model_config": SettingsConfigDict(cli_prog_name=program, cli_kebab_case=True, cli_hide_none_type=True),
+            "model_config": SettingsConfigDict(
+                cli_prog_name=program, cli_kebab_case=True, cli_hide_none_type=True, cli_implicit_flags=True
+            ),
         },
     )
     try:

@@ -6,6 +6,7 @@ from specdec.huge_pages import ask_for_huge_pages
 from specdec.models.errors import ModelError
 from specdec.processors import choose_num_threads, run_on
 from specdec.serving.process import run
+from specdec.serving.service_security import service_security
 from specdec.settings import load_settings
 from target_service.settings import TargetSettings
 
@@ -36,7 +37,13 @@ def main() -> int:
             ),
         )
 
-    return run(make_service, settings, name="target", expected_errors=(ModelError,))
+    return run(
+        make_service,
+        settings,
+        name="target",
+        expected_errors=(ModelError,),
+        make_security=lambda: service_security(settings),
+    )
 
 
 if __name__ == "__main__":

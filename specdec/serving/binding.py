@@ -11,8 +11,14 @@ class BindError(Exception):
     """The address cannot be listened on; the message is one sentence for the operator."""
 
 
-async def bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Bind and return the port; `port` 0 takes a free one.
+async def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
+    """Bind and return the port.
+
+    Args:
+        server: not yet started.
+        host: address to listen on.
+        port: 0 takes a free one.
+        credentials: certificates to show; None: plaintext.
 
     Raises:
         BindError: the port is in use, or the host is no address of this machine.
@@ -25,6 +31,8 @@ async def bind(server: grpc.aio.Server, host: str, port: int) -> int:
             with socket.socket(family, kind, protocol) as trial:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind(address)
+        if credentials is not None:
+            return server.add_secure_port(joined(host, port), credentials)
         return server.add_insecure_port(joined(host, port))
     except (OSError, RuntimeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "it cannot be bound"

@@ -48,16 +48,21 @@ class CertificateFiles:
         Raises:
             SecurityError: one cannot be read or holds something else, or the key is not that of the certificate.
         """
-        content = self._content()
+        content = self.content()
         if self.chain is not None and self.key is not None:
             _check_pair(self.chain, self.key)
         if self.authorities is not None and content.authorities is not None:
             _check_authorities(self.authorities, content.authorities)
-        if self._content() != content:
+        if self.content() != content:
             raise SecurityError(f"{self.paths[0]} or a file that goes with it changed while it was read")
         return content
 
-    def _content(self) -> Certificates:
+    def content(self) -> Certificates:
+        """What is in the files, whatever it is.
+
+        Raises:
+            SecurityError: one cannot be read.
+        """
         return Certificates(
             *(None if path is None else _read(path) for path in (self.chain, self.key, self.authorities))
         )

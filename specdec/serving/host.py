@@ -14,7 +14,10 @@ from grpc_reflection.v1alpha import reflection
 from specdec.serving.binding import bind, joined
 from specdec.serving.channel import server_options
 from specdec.serving.health import Health
+from specdec.serving.health_port import HealthPort
 from specdec.serving.refusals import RefusalInterceptor
+from specdec.serving.reloaded import keep_fresh
+from specdec.serving.server_security import PLAINTEXT, ServerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +68,12 @@ class ServiceHost:
         host: address to listen on.
         port: port to listen on; 0 takes a free one.
         drain_seconds: how long running work may go on once `stop` is called.
+        security: certificates, and who is served.
     """
 
-    def __init__(self, service: Service, *, host: str, port: int, drain_seconds: float) -> None:
+    def __init__(
+        self, service: Service, *, host: str, port: int, drain_seconds: float, security: ServerSecurity = PLAINTEXT
+    ) -> None:
         self._service = service
         self._host = host
         self._port = port
@@ -75,13 +81,17 @@ class ServiceHost:
         self._is_listening = False
         self._is_started = False
         self._health = Health(service.full_names)
+        self._security = security
+        self._reloading: asyncio.Task[None] | None = None
+        self._health_port: HealthPort | None = None
         self._server = grpc.aio.server(
-            interceptors=[RefusalInterceptor()], options=server_options(service.max_message_bytes)
+            interceptors=[RefusalInterceptor(), *security.gates], options=server_options(service.max_message_bytes)
         )
         service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*service.full_names, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        if security.has_reflection:
+            names = (*service.full_names, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
 
     @property
     def port(self) -> int:
@@ -94,6 +104,11 @@ class ServiceHost:
         return joined(self._host, self._port)
 
     @property
+    def health_address(self) -> str:
+        """Where health is asked for in plaintext, once it listens; `address` if there is no port for it alone."""
+        return self.address if self._health_port is None else joined(self._host, self._health_port.port)
+
+    @property
     def health(self) -> Health:
         """What the service says of itself."""
         return self._health
@@ -104,8 +119,13 @@ class ServiceHost:
         Raises:
             BindError: the address cannot be listened on.
         """
-        self._port = await bind(self._server, self._host, self._port)
+        self._port = await bind(self._server, self._host, self._port, self._security.credentials)
+        if self._security.health_port is not None:
+            self._health_port = HealthPort(self._health)
+            await self._health_port.listen(self._host, self._security.health_port)
         await self._server.start()
+        if self._security.reloadables:
+            self._reloading = asyncio.create_task(keep_fresh(self._security.reloadables), name="reload of files")
         self._is_listening = True
 
     async def start(self) -> None:
@@ -128,6 +148,11 @@ class ServiceHost:
         await run_bounded(
             self._server.stop(STOP_GRACE_SECONDS), STOP_GRACE_SECONDS + CLOSE_SECONDS, "the server did not stop in time"
         )
+        if self._health_port is not None:
+            await run_bounded(self._health_port.close(), CLOSE_SECONDS, "the port for health did not close in time")
+        if self._reloading is not None:
+            self._reloading.cancel()
+            await asyncio.wait({self._reloading}, timeout=CLOSE_SECONDS)
         await run_bounded(self._service.close(), CLOSE_SECONDS, "the service did not close in time")
 
     async def __aenter__(self) -> "ServiceHost":

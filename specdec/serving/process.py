@@ -10,8 +10,11 @@ from collections.abc import Callable
 
 from specdec.errors import Refusal
 from specdec.logs import configure_logs
-from specdec.serving.binding import BindError, is_loopback
+from specdec.serving.binding import BindError
 from specdec.serving.host import CLOSE_SECONDS, Service, ServiceHost
+from specdec.serving.security_error import SecurityError
+from specdec.serving.server_security import ServerSecurity
+from specdec.serving.service_security import basic_security
 from specdec.settings import ServiceSettings
 from specdec.telemetry.setup import Telemetry, setup_telemetry
 from specdec.telemetry.variables import TelemetrySettingError
@@ -32,6 +35,7 @@ def run(
     *,
     name: str,
     expected_errors: tuple[type[Exception], ...] = (),
+    make_security: Callable[[], ServerSecurity] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status, with which the caller must end the process.
 
@@ -44,6 +48,7 @@ def run(
         settings: where to listen, how to log, how long to drain.
         name: "draft", "target" or "orchestrator"; in log lines, and in traces as specdec-NAME.
         expected_errors: what `Service.start` may raise, besides refusals, with a message for the operator.
+        make_security: reads the certificates and secrets that the settings name; by default certificates only.
     """
     configure_logs(settings.log_format, settings.log_level, service=name)
     # The C core of gRPC writes lines of its own to standard error, past the chosen format.
@@ -53,18 +58,23 @@ def run(
     except TelemetrySettingError as error:
         logger.error("%s", error)  # noqa: TRY400
         return 2
-    return asyncio.run(_run(make_service, settings, telemetry, (Refusal, BindError, *expected_errors)))
+    make_security = make_security or (lambda: basic_security(settings, settings.tls_ca))
+    expected_errors = (Refusal, BindError, SecurityError, *expected_errors)
+    return asyncio.run(_run(make_service, make_security, settings, telemetry, expected_errors))
 
 
 async def _run(
     make_service: Callable[[], Service],
+    make_security: Callable[[], ServerSecurity],
     settings: ServiceSettings,
     telemetry: Telemetry,
     expected_errors: tuple[type[Exception], ...],
 ) -> int:
     status = 1
     try:
-        await _serve(make_service, settings, _stop_signal())
+        security = make_security()
+        security.check_exposure(settings.host)
+        await _serve(make_service, security, settings, _stop_signal())
         status = 0
     except expected_errors as error:
         logger.error("cannot start: %s", error)  # noqa: TRY400
@@ -77,14 +87,24 @@ async def _run(
     return status
 
 
-async def _serve(make_service: Callable[[], Service], settings: ServiceSettings, stop: asyncio.Event) -> None:
-    host = ServiceHost(make_service(), host=settings.host, port=settings.port, drain_seconds=settings.drain_seconds)
+async def _serve(
+    make_service: Callable[[], Service], security: ServerSecurity, settings: ServiceSettings, stop: asyncio.Event
+) -> None:
+    host = ServiceHost(
+        make_service(),
+        host=settings.host,
+        port=settings.port,
+        drain_seconds=settings.drain_seconds,
+        security=security,
+    )
     stop_requested = asyncio.create_task(stop.wait())
     try:
         await host.listen()
-        if not is_loopback(settings.host):
-            logger.warning("whoever reaches %s can use this service: no encryption, no authentication", host.address)
+        if missing := security.missing(settings.host):
+            logger.warning("whoever reaches %s can use or overhear this service: %s", host.address, missing)
         logger.info("listening on %s", host.address)
+        if security.health_port is not None:
+            logger.info("answering health checks on %s", host.health_address)
         start = asyncio.create_task(host.start())
         await asyncio.wait({start, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
         if start.done():

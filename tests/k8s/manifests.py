@@ -98,6 +98,8 @@ def _problems_of_component(documents: list[Document], component: str) -> Iterato
         return
     if settings.host != "0.0.0.0":  # noqa: S104
         yield f"it listens on {settings.host}, which no other pod reaches"
+    elif settings.tls_cert is None and not settings.insecure_bind:
+        yield "it listens in plaintext without insecure_bind, so it will not start"
     yield from _port_problems(service, container, settings.port)
     yield from _probe_problems(container, settings.port, component)
     yield from _shutdown_problems(pod, container, settings.drain_seconds)

@@ -126,6 +126,7 @@ def name_an_absent_service(documents: list[Document]) -> None:
         (name_an_absent_service, "is not the address of the target service"),
         (lambda d: settings(d, "target").update(SPECDEC_TARGET_PORT="50053"), "the container declares"),
         (lambda d: settings(d, "target").update(SPECDEC_TARGET_HOST="127.0.0.1"), "which no other pod reaches"),
+        (lambda d: settings(d, "draft").pop("SPECDEC_DRAFT_INSECURE_BIND"), "it will not start"),
         (lambda d: settings(d, "draft").update(SPECDEC_DRAFT_DRAIN_SECONDS="60"), "an orderly end takes up to"),
         (lambda d: container(d, "draft").pop("startupProbe"), "the startupProbe is missing"),
         (lambda d: container(d, "orchestrator").pop("readinessProbe"), "the readinessProbe is missing"),

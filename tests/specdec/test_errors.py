@@ -14,6 +14,8 @@ CLASSES = [
     (errors.ResourceExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED, 8),
     (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE, 14),
     (errors.UnimplementedError, grpc.StatusCode.UNIMPLEMENTED, 12),
+    (errors.UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED, 16),
+    (errors.PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED, 7),
 ]
 
 

@@ -14,6 +14,7 @@ from specdec.serving.binding import BindError
 from specdec.serving.channel import open_channel
 from specdec.serving.health import LIVENESS_NAME
 from specdec.serving.host import ServiceHost
+from specdec.serving.server_security import PLAINTEXT, ServerSecurity
 from specdec.v1 import generation_pb2, generation_pb2_grpc
 from tests.specdec.serving.toy_process import rest_of
 from tests.specdec.serving.toy_service import FULL_NAME, MAX_MESSAGE_BYTES, ToyService
@@ -24,8 +25,10 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def host_of(service: ToyService, port: int = 0, drain_seconds: float = 5.0) -> ServiceHost:
-    return ServiceHost(service, host="127.0.0.1", port=port, drain_seconds=drain_seconds)
+def host_of(
+    service: ToyService, port: int = 0, drain_seconds: float = 5.0, security: ServerSecurity = PLAINTEXT
+) -> ServiceHost:
+    return ServiceHost(service, host="127.0.0.1", port=port, drain_seconds=drain_seconds, security=security)
 
 
 @asynccontextmanager
@@ -88,8 +91,14 @@ async def test_an_idle_service_stops_without_complaint(caplog: pytest.LogCapture
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-async def test_reflection_lists_the_service() -> None:
+async def test_reflection_is_off_unless_asked_for() -> None:
     async with host_of(ToyService()) as host, channel_to(host) as channel:
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(timeout=5)
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_reflection_lists_the_service() -> None:
+    async with host_of(ToyService(), security=ServerSecurity(has_reflection=True)) as host, channel_to(host) as channel:
         call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         listed = {service.name for service in (await call.read()).list_services_response.service}

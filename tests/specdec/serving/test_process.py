@@ -152,8 +152,16 @@ async def test_the_last_spans_reach_the_collector_and_continue_the_client_s_trac
 
 
 async def test_an_address_that_others_reach_is_warned_of() -> None:
-    async with toy_process("--host", "0.0.0.0") as toy:  # noqa: S104
+    async with toy_process("--host", "0.0.0.0", "--insecure-bind") as toy:  # noqa: S104
         await toy.wait_for_line(r"warning .*0\.0\.0\.0:\d+.* no encryption, no authentication")
+
+
+async def test_an_address_that_others_reach_is_refused_in_plaintext() -> None:
+    async with toy_process("--host", "0.0.0.0") as toy:  # noqa: S104
+        assert await toy.status() == 1
+    (line,) = toy.lines
+    assert "cannot start: others can reach 0.0.0.0 and there is no encryption and no authentication" in line
+    assert "--insecure-bind" in line
 
 
 async def test_a_thread_that_computes_on_does_not_keep_the_process() -> None:
