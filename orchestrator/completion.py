@@ -66,15 +66,29 @@ class Completion:
         self._request = request
         self._target = target
         self._model_info = model_info
-        self._tokenizer = tokenizer
         self._draft = draft
         self._settings = settings
         self._metrics = metrics
         self._experience = experience
         self._pipeline = pipeline
-        self.stats = RequestStats(admitted)
+        self._resumed_ids = request.resumed_ids[index] if index < len(request.resumed_ids) else ()
+        self._output = OutputAssembler(
+            IncrementalDetokenizer(tokenizer.backend, request.prompt_ids),
+            request.stop_strings,
+            request.sampling.stop_token_ids,
+            request.max_new_tokens,
+        )
+        self.stats = RequestStats(admitted, len(request.prompt_ids), len(self._resumed_ids))
         self.finish: Finish | None = None
         """Why it ended; None while it runs."""
+
+    def resume(self) -> None:
+        """Take in what the client has already; before `responses`. Costs the reading of that text.
+
+        Raises:
+            InvalidArgumentError: the output ends before the last of these tokens.
+        """
+        self.finish = self._output.resume(self._resumed_ids)
 
     async def responses(self, span: Span) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         """A Delta for each round, then Finished. Both services forget the sequence at once when this ends.
@@ -82,6 +96,10 @@ class Completion:
         Raises:
             Refusal: the target does not take the sequence, or cannot be reached any more.
         """
+        if self.finish is not None:
+            # The client had all of it but this.
+            yield self._finished(self.finish)
+            return
         async with aclosing(self._rounds(span)) as rounds, AsyncExitStack() as running:
             async for done, piece in rounds:
                 if done.index == 0:
@@ -107,15 +125,20 @@ class Completion:
                 yield generation_pb2.GenerateResponse(delta=delta)
         if self.finish is None:
             raise RuntimeError("the rounds ended before the output did")
-        finished = self.stats.finished(self.finish)
+        yield self._finished(self.finish)
+
+    def _finished(self, finish: Finish) -> generation_pb2.GenerateResponse:
+        finished = self.stats.finished(finish)
         finished.completion = self._index
-        yield generation_pb2.GenerateResponse(finished=finished)
+        return generation_pb2.GenerateResponse(finished=finished)
 
     def _rounds(self, span: Span) -> AsyncGenerator[tuple[Round, OutputPiece], None]:
         """The decode loop of this completion."""
         request, settings, metrics = self._request, self._settings, self._metrics
         sequence_id = secrets.token_bytes(SEQUENCE_ID_BYTES)
-        committed = CommittedTokens(request.prompt_ids, self._model_info.vocab_size, request.max_length)
+        committed = CommittedTokens(
+            [*request.prompt_ids, *self._resumed_ids], self._model_info.vocab_size, request.max_length
+        )
         window_size = self._window_size()
         draft = None if window_size is NO_DRAFTS else self._draft
         opening = Opening(
@@ -130,12 +153,7 @@ class Completion:
         timeout_seconds, catch_up = settings.draft_timeout_seconds, self._experience.catch_up
         drafting = (draft, sequence_id, opening, committed, timeout_seconds, metrics, catch_up, self._pipeline)
         verifying = (self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
-        output = OutputAssembler(
-            IncrementalDetokenizer(self._tokenizer.backend, request.prompt_ids),
-            request.stop_strings,
-            request.sampling.stop_token_ids,
-            request.max_new_tokens,
-        )
+        output = self._output
         if self._pipeline.pushes_candidates and draft is not None and self._ignores_drafts:
             pushing = CandidateVerifier(*verifying)
             drafter = Drafter(*drafting, on_candidates=pushing.offer)

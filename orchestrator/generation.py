@@ -27,6 +27,8 @@ from specdec.v1 import generation_pb2, model_pb2
 
 _LARGE_REQUEST_BYTES = 1 << 14
 """Requests above this are tokenized off the event loop."""
+_MANY_RESUMED_TOKENS = 64
+"""As many as are read off the event loop; each takes tens of microseconds."""
 _FINISH_WORDS = {generation_pb2.FINISH_REASON_STOP: "stop", generation_pb2.FINISH_REASON_LENGTH: "length"}
 
 
@@ -97,15 +99,6 @@ class Generation:
         request = await self._resolve()
         request_id = secrets.token_hex(16)
         span.set_attributes(_request_attributes(request, request_id))
-        yield generation_pb2.GenerateResponse(
-            started=generation_pb2.Started(
-                request_id=request_id,
-                model_id=self._model,
-                num_prompt_tokens=len(request.prompt_ids),
-                seed=request.sampling.seed,
-                acceptance_rule=request.acceptance_rule,
-            )
-        )
         self._completions = [
             Completion(
                 index,
@@ -122,10 +115,20 @@ class Generation:
             )
             for index in range(request.num_completions)
         ]
+        await self._resume(request)
+        yield generation_pb2.GenerateResponse(
+            started=generation_pb2.Started(
+                request_id=request_id,
+                model_id=self._model,
+                num_prompt_tokens=len(request.prompt_ids),
+                seed=request.sampling.seed,
+                acceptance_rule=request.acceptance_rule,
+            )
+        )
         async with aclosing(merged([completion.responses(span) for completion in self._completions])) as responses:
             is_first = True
             async for response in responses:
-                if is_first:
+                if is_first and response.HasField("delta"):
                     seconds = time.perf_counter() - self._admitted
                     self._metrics.first_token(seconds, operation=self._operation, model=self._model)
                     is_first = False
@@ -136,6 +139,17 @@ class Generation:
         if self._request.ByteSize() > _LARGE_REQUEST_BYTES:
             return await asyncio.to_thread(resolve_request, *arguments)
         return resolve_request(*arguments)
+
+    async def _resume(self, request: ResolvedRequest) -> None:
+        """Read what the client has already; much of it off the event loop."""
+        if sum(map(len, request.resumed_ids)) > _MANY_RESUMED_TOKENS:
+            await asyncio.to_thread(self._resume_completions)
+        else:
+            self._resume_completions()
+
+    def _resume_completions(self) -> None:
+        for completion in self._completions:
+            completion.resume()
 
     def _end(self, span: Span, failure: BaseException | None) -> None:
         """Count the request, and end its span."""

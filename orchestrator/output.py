@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.detokenizer import IncrementalDetokenizer
 from orchestrator.stops import StopStringScanner
+from specdec.errors import InvalidArgumentError
 from specdec.v1 import generation_pb2, sampling_pb2
 
 
@@ -81,6 +82,27 @@ class OutputAssembler:
         return OutputPiece(
             "".join(texts), [len(text) for text in texts], list(token_ids[:kept]), list(logprobs[:kept]), finish
         )
+
+    def resume(self, token_ids: Sequence[int]) -> Finish | None:
+        """Take tokens that the client has, with the text that became certain with them; before any others.
+
+        Args:
+            token_ids: any number.
+
+        Returns:
+            Why the output ends with the last of them; None if it goes on.
+
+        Raises:
+            InvalidArgumentError: it ends before that.
+        """
+        if not token_ids:
+            return None
+        piece = self.add(token_ids)
+        if len(piece.token_ids) < len(token_ids):
+            raise InvalidArgumentError(
+                f"the output ends with {len(piece.token_ids)} of the {len(token_ids)} ids in resume_token_ids"
+            )
+        return piece.finish
 
     def _take(self, token_id: int) -> tuple[str, Finish | None]:
         """The text that a token makes certain, and the end if it is the last one."""

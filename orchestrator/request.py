@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
+from orchestrator.resumption import check_resumed, check_room
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.tenant import tenant_key
 from orchestrator.tokenizer import PromptTokenizer
@@ -37,6 +38,8 @@ class ResolvedRequest:
     num_completions: int
     tenant: bytes = b""
     """See `tenant_key`; empty: nobody's."""
+    resumed_ids: tuple[tuple[int, ...], ...] = ()
+    """What the client has already, by completion; those beyond the last one have nothing yet."""
 
     @property
     def max_length(self) -> int:
@@ -77,16 +80,20 @@ def resolve_request(
     if not 1 <= num_completions <= MAX_COMPLETIONS:
         raise InvalidArgumentError(f"num_completions is {num_completions}; it must be 1 to {MAX_COMPLETIONS}")
     tenant = tenant_key(request.tenant, model_info.tokenizer_hash)
+    resumed_ids = check_resumed(request, rule, max_new_tokens, num_completions, model_info)
     prompt_ids = _prompt_ids(request, model_info, tokenizer)
+    max_new_tokens = min(max_new_tokens, model_info.max_context_length - len(prompt_ids))
+    check_room(resumed_ids, max_new_tokens)
     return ResolvedRequest(
         prompt_ids=prompt_ids,
         sampling=sampling,
-        max_new_tokens=min(max_new_tokens, model_info.max_context_length - len(prompt_ids)),
+        max_new_tokens=max_new_tokens,
         num_draft_tokens=num_draft_tokens,
         acceptance_rule=rule,
         stop_strings=stop_strings,
         num_completions=num_completions,
         tenant=tenant,
+        resumed_ids=resumed_ids,
     )
 
 

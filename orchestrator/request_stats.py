@@ -17,15 +17,18 @@ class RequestStats:
 
     Args:
         admitted: when the request was admitted, in seconds of `time.perf_counter`, as all times here.
+        num_prompt_tokens: of the request.
+        num_resumed_tokens: that the client had already; counted in its usage and nowhere else.
     """
 
-    def __init__(self, admitted: float) -> None:
+    def __init__(self, admitted: float, num_prompt_tokens: int, num_resumed_tokens: int = 0) -> None:
+        self._num_resumed_tokens = num_resumed_tokens
         self._admitted = admitted
         self._first_token_at = admitted
         self._last_token_at = admitted
         self.num_rounds = 0
         self.num_fallback_rounds = 0
-        self.num_prompt_tokens = 0
+        self.num_prompt_tokens = num_prompt_tokens
         self.num_generated_tokens = 0
         self.num_cached_tokens = 0
         self._num_draft_tokens = 0
@@ -48,7 +51,6 @@ class RequestStats:
         self.num_generated_tokens += num_tokens
         if done.index == 0:
             self._first_token_at = now
-            self.num_prompt_tokens = done.judged.verdict.base_length
             self.num_cached_tokens = min(done.judged.num_cached_tokens, self.num_prompt_tokens)
             return
         self.num_rounds += 1
@@ -62,7 +64,7 @@ class RequestStats:
         """Tokens counted."""
         return generation_pb2.Usage(
             num_prompt_tokens=self.num_prompt_tokens,
-            num_generated_tokens=self.num_generated_tokens,
+            num_generated_tokens=self._num_resumed_tokens + self.num_generated_tokens,
             num_cached_tokens=self.num_cached_tokens,
         )
 

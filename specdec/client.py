@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import grpc.aio
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from specdec.draft_source import source_name
-from specdec.serving.channel import open_channel
-from specdec.v1 import generation_pb2, generation_pb2_grpc, model_pb2, sampling_pb2, target_pb2
+from specdec.endpoints import Endpoint, Endpoints, Tries
+from specdec.received import ChangedModelError, Received, num_completions
+from specdec.serving.channel import DEFAULT_KEEPALIVE, Keepalive, open_channel
+from specdec.v1 import generation_pb2, model_pb2, sampling_pb2, target_pb2
+
+__all__ = [
+    "ChangedModelError",
+    "GenerationClient",
+    "GenerationResult",
+    "IncompleteGenerationError",
+    "num_completions",
+]
 
 _TIMEOUT_SECONDS = 3600.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for a unary answer that lists log-probabilities for a whole context."""
+_FAILOVER_KEEPALIVE = Keepalive(time_seconds=1.0, timeout_seconds=1.5)
+_MAX_FAILURES = 12
+"""In a row, of one request; with the rests between them that is well over ten seconds without any orchestrator."""
 
 
 class IncompleteGenerationError(Exception):
@@ -77,20 +91,47 @@ class GenerationResult:
 
 
 class GenerationClient:
-    """Calls the generation service at one address; an asynchronous context manager.
+    """Calls the generation service; an asynchronous context manager.
+
+    With several orchestrators a request outlives the one that runs it: if that is lost, refuses for a while or ends the
+    stream early, the request is sent to the next one with the tokens that have come, and the caller sees one stream. By
+    the rejection and block rules, whose text depends on the drafts too, only as long as no token has come.
 
     A call that fails raises `grpc.aio.AioRpcError`, whose `code()` and `details()` say why.
     """
 
-    def __init__(self, address: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        max_failures: int | None = None,
+    ) -> None:
         """
         Args:
-            address: HOST:PORT of an orchestrator.
-            timeout_seconds: deadline of each call.
+            addresses: HOST:PORT of an orchestrator, or of several, as a sequence or separated by commas.
+            timeout_seconds: deadline of each request.
+            max_failures: after so many failed calls in a row, one more ends the request. None: none with one
+                orchestrator, 12 with several.
+
+        Raises:
+            ValueError: there is no address.
         """
-        self._channel = open_channel(address, max_message_bytes=_MAX_MESSAGE_BYTES)
-        self._stub = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        given = addresses.split(",") if isinstance(addresses, str) else addresses
+        names = [name for address in given if (name := address.strip())]
+        if not names:
+            raise ValueError("no address of an orchestrator is given")
+        is_alone = len(names) == 1
+        # Where there is another one to go to, a silent one is given up sooner.
+        keepalive = DEFAULT_KEEPALIVE if is_alone else _FAILOVER_KEEPALIVE
+        self._endpoints = Endpoints(
+            [
+                Endpoint(name, open_channel(name, max_message_bytes=_MAX_MESSAGE_BYTES, keepalive=keepalive))
+                for name in names
+            ]
+        )
         self._timeout_seconds = timeout_seconds
+        self._max_failures = max_failures if max_failures is not None else 0 if is_alone else _MAX_FAILURES
 
     async def __aenter__(self) -> GenerationClient:
         return self
@@ -98,32 +139,56 @@ class GenerationClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._channel.close()
+        await self._endpoints.close()
 
     async def generate(
         self, request: generation_pb2.GenerateRequest
     ) -> AsyncGenerator[generation_pb2.GenerateResponse, None]:
         """The responses as they come. Leaving the loop early (close the iterator) or cancelling ends the request.
 
+        Where the request went on at another orchestrator, rounds count on; the sums in `Finished.stats` are of the
+        last one alone.
+
         Raises:
             IncompleteGenerationError: the stream ended without a `Finished` message for each completion.
+            ChangedModelError: the next orchestrator has another model.
         """
-        call = self._stub.Generate(request, timeout=self._timeout_seconds)
-        num_unfinished = num_completions(request)
-        try:
-            async for response in call:
-                num_unfinished -= response.HasField("finished")
-                yield response
-        finally:
-            call.cancel()
-        if num_unfinished > 0:
-            raise IncompleteGenerationError("the stream ended without its final message; the text is incomplete")
+        received = Received(request)
+        tries = self._tries()
+        while True:
+            endpoint = await tries.next()
+            call = endpoint.stub.Generate(received.next_request(), timeout=tries.remaining_seconds)
+            try:
+                async for response in call:
+                    # That it has started is no progress yet.
+                    if not response.HasField("started"):
+                        tries.succeeded(endpoint)
+                    if received.add(response):
+                        yield response
+                failure: Exception = IncompleteGenerationError(
+                    "the stream ended without its final message; the text is incomplete"
+                )
+            except grpc.aio.AioRpcError as error:
+                failure = error
+            finally:
+                call.cancel()
+            if received.is_complete:
+                return
+            tries.failed(endpoint, failure, can_go_on=received.can_go_on)
 
     async def generate_unary(self, request: generation_pb2.GenerateRequest) -> generation_pb2.GenerateUnaryResponse:
         """The whole answer at once."""
-        return await self._stub.GenerateUnary(
-            generation_pb2.GenerateUnaryRequest(request=request), timeout=self._timeout_seconds
-        )
+        asked = generation_pb2.GenerateUnaryRequest(request=request)
+        tries = self._tries()
+        while True:
+            endpoint = await tries.next()
+            try:
+                answer = await endpoint.stub.GenerateUnary(asked, timeout=tries.remaining_seconds)
+            except grpc.aio.AioRpcError as error:
+                tries.failed(endpoint, error)
+            else:
+                tries.succeeded(endpoint)
+                return answer
 
     async def collect(self, request: generation_pb2.GenerateRequest) -> GenerationResult:
         """The whole answer, gathered from the stream; of several completions the first."""
@@ -137,10 +202,8 @@ class GenerationClient:
                 result.add(response)
         return results
 
-
-def num_completions(request: generation_pb2.GenerateRequest) -> int:
-    """How many completions a request asks for."""
-    return request.num_completions if request.HasField("num_completions") else 1
+    def _tries(self) -> Tries:
+        return Tries(self._endpoints, self._timeout_seconds, self._max_failures)
 
 
 def _short(name: str, prefix: str) -> str:

@@ -87,8 +87,9 @@ def generate(
         str | None,
         typer.Option(
             envvar="SPECDEC_SERVER",
-            metavar="HOST:PORT",
-            help=f"Orchestrator to ask. Default: the one at {_LOCAL_SERVER} if it serves, else services started here.",
+            metavar="HOST:PORT[,HOST:PORT]",
+            help="Orchestrator to ask, or several: if one is lost, the next goes on with the text. "
+            f"Default: the one at {_LOCAL_SERVER} if it serves, else services started here.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Target model of services started here.")] = None,
@@ -101,6 +102,8 @@ def generate(
         raise typer.BadParameter("--system goes with --chat, not with --raw")
     own_services = {"--model": model, "--drafter": drafter, "--draft-model": draft_model, "--device": device}
     given = [flag for flag, value in own_services.items() if value is not None]
+    if server is not None and not server.replace(",", "").strip():
+        raise typer.BadParameter("--server is empty; leave it out, or name an orchestrator")
     if server is not None and given:
         raise typer.BadParameter(f"{given[0]} is for services started here; --server has its own")
     check_draft_model(drafter, draft_model)
@@ -166,7 +169,7 @@ def _run(
 
     from specdec.cli.service_group import ServiceFailedError
     from specdec.cli.signals import StoppedBySignal, until_signal
-    from specdec.client import IncompleteGenerationError
+    from specdec.client import ChangedModelError, IncompleteGenerationError
 
     try:
         asyncio.run(until_signal(_generate(request, output, server, services, look_first=look_first)))
@@ -176,7 +179,7 @@ def _run(
     except grpc.aio.AioRpcError as error:
         output.abort()
         _fail(f"{error.code().name}: {error.details()}")
-    except (IncompleteGenerationError, ServiceFailedError, OSError) as error:
+    except (ChangedModelError, IncompleteGenerationError, ServiceFailedError, OSError) as error:
         output.abort()
         _fail(str(error))
     output.close()

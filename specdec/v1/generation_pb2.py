@@ -28,43 +28,45 @@ from specdec.v1 import sampling_pb2 as specdec_dot_v1_dot_sampling__pb2
 from specdec.v1 import target_pb2 as specdec_dot_v1_dot_target__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecdec/v1/generation.proto\x12\nspecdec.v1\x1a\x16specdec/v1/draft.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\x1a\x17specdec/v1/target.proto\"\x9b\x03\n\x0fGenerateRequest\x12%\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ChatInputH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x14.specdec.v1.TokenIdsH\x00\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x0cstop_strings\x18\x06 \x03(\t\x12\x1d\n\x10num_draft_tokens\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x08 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\x1c\n\x0fnum_completions\x18\t \x01(\rH\x03\x88\x01\x01\x12\x0e\n\x06tenant\x18\n \x01(\tB\x07\n\x05inputB\x11\n\x0f_max_new_tokensB\x13\n\x11_num_draft_tokensB\x12\n\x10_num_completions\"6\n\tChatInput\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.specdec.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x91\x01\n\x10GenerateResponse\x12&\n\x07started\x18\x01 \x01(\x0b\x32\x13.specdec.v1.StartedH\x00\x12\"\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x11.specdec.v1.DeltaH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.specdec.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\x8d\x01\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\"\xa7\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12&\n\x05round\x18\x04 \x01(\x0b\x32\x17.specdec.v1.RoundReport\x12\x12\n\ncompletion\x18\x05 \x01(\r\x12\x14\n\x0ctext_lengths\x18\x06 \x03(\r\"\xd0\x03\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x03 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\r\x12\x32\n\x0fnext_token_kind\x18\x05 \x01(\x0e\x32\x19.specdec.v1.NextTokenKind\x12\x19\n\x11wall_microseconds\x18\x06 \x01(\r\x12\x1f\n\x17\x64raft_wait_microseconds\x18\x07 \x01(\r\x12 \n\x18verify_wait_microseconds\x18\x08 \x01(\r\x12\"\n\x05\x64raft\x18\t \x01(\x0b\x32\x13.specdec.v1.Timings\x12#\n\x06verify\x18\n \x01(\x0b\x32\x13.specdec.v1.Timings\x12\x17\n\x0flost_draft_mass\x18\x0b \x01(\x02\x12-\n\x0c\x64raft_source\x18\x0c \x01(\x0e\x32\x17.specdec.v1.DraftSource\x12-\n\x0b\x64raft_ahead\x18\r \x01(\x0e\x32\x18.specdec.v1.AheadOutcome\x12\x14\n\x0cis_candidate\x18\x0e \x01(\x08\"\xdb\x01\n\x08\x46inished\x12/\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x18.specdec.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.specdec.v1.Usage\x12%\n\x05stats\x18\x05 \x01(\x0b\x32\x16.specdec.v1.RoundStats\x12\x12\n\ncompletion\x18\x06 \x01(\rB\x10\n\x0e_stop_token_id\"[\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\"\xde\x01\n\nRoundStats\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x04 \x01(\x01\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x14\n\x0cttft_seconds\x18\x06 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x07 \x01(\x01\x12\x1b\n\x13num_fallback_rounds\x18\x08 \x01(\r\"D\n\x14GenerateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.specdec.v1.GenerateRequest\"j\n\x15GenerateUnaryResponse\x12$\n\x07started\x18\x01 \x01(\x0b\x32\x13.specdec.v1.Started\x12+\n\x0b\x63ompletions\x18\x02 \x03(\x0b\x32\x16.specdec.v1.Completion\"\xab\x01\n\nCompletion\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12\'\n\x06rounds\x18\x04 \x03(\x0b\x32\x17.specdec.v1.RoundReport\x12&\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x14.specdec.v1.Finished*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb2\x01\n\x11GenerationService\x12G\n\x08Generate\x12\x1b.specdec.v1.GenerateRequest\x1a\x1c.specdec.v1.GenerateResponse0\x01\x12T\n\rGenerateUnary\x12 .specdec.v1.GenerateUnaryRequest\x1a!.specdec.v1.GenerateUnaryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bspecdec/v1/generation.proto\x12\nspecdec.v1\x1a\x16specdec/v1/draft.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\x1a\x17specdec/v1/target.proto\"\xd1\x03\n\x0fGenerateRequest\x12%\n\x04\x63hat\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ChatInputH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x14.specdec.v1.TokenIdsH\x00\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x0cstop_strings\x18\x06 \x03(\t\x12\x1d\n\x10num_draft_tokens\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x08 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\x1c\n\x0fnum_completions\x18\t \x01(\rH\x03\x88\x01\x01\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x34\n\x10resume_token_ids\x18\x0b \x03(\x0b\x32\x1a.specdec.v1.ReceivedTokensB\x07\n\x05inputB\x11\n\x0f_max_new_tokensB\x13\n\x11_num_draft_tokensB\x12\n\x10_num_completions\"\x1d\n\x0eReceivedTokens\x12\x0b\n\x03ids\x18\x01 \x03(\r\"6\n\tChatInput\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.specdec.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x91\x01\n\x10GenerateResponse\x12&\n\x07started\x18\x01 \x01(\x0b\x32\x13.specdec.v1.StartedH\x00\x12\"\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x11.specdec.v1.DeltaH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.specdec.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\x8d\x01\n\x07Started\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\"\xa7\x01\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12&\n\x05round\x18\x04 \x01(\x0b\x32\x17.specdec.v1.RoundReport\x12\x12\n\ncompletion\x18\x05 \x01(\r\x12\x14\n\x0ctext_lengths\x18\x06 \x03(\r\"\xd0\x03\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x02 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x03 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\r\x12\x32\n\x0fnext_token_kind\x18\x05 \x01(\x0e\x32\x19.specdec.v1.NextTokenKind\x12\x19\n\x11wall_microseconds\x18\x06 \x01(\r\x12\x1f\n\x17\x64raft_wait_microseconds\x18\x07 \x01(\r\x12 \n\x18verify_wait_microseconds\x18\x08 \x01(\r\x12\"\n\x05\x64raft\x18\t \x01(\x0b\x32\x13.specdec.v1.Timings\x12#\n\x06verify\x18\n \x01(\x0b\x32\x13.specdec.v1.Timings\x12\x17\n\x0flost_draft_mass\x18\x0b \x01(\x02\x12-\n\x0c\x64raft_source\x18\x0c \x01(\x0e\x32\x17.specdec.v1.DraftSource\x12-\n\x0b\x64raft_ahead\x18\r \x01(\x0e\x32\x18.specdec.v1.AheadOutcome\x12\x14\n\x0cis_candidate\x18\x0e \x01(\x08\"\xdb\x01\n\x08\x46inished\x12/\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x18.specdec.v1.FinishReason\x12\x13\n\x0bstop_string\x18\x02 \x01(\t\x12\x1a\n\rstop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12 \n\x05usage\x18\x04 \x01(\x0b\x32\x11.specdec.v1.Usage\x12%\n\x05stats\x18\x05 \x01(\x0b\x32\x16.specdec.v1.RoundStats\x12\x12\n\ncompletion\x18\x06 \x01(\rB\x10\n\x0e_stop_token_id\"[\n\x05Usage\x12\x19\n\x11num_prompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14num_generated_tokens\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\"\xde\x01\n\nRoundStats\x12\x12\n\nnum_rounds\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65ptance_rate\x18\x04 \x01(\x01\x12\x1e\n\x16mean_acceptance_length\x18\x05 \x01(\x01\x12\x14\n\x0cttft_seconds\x18\x06 \x01(\x01\x12\x19\n\x11tokens_per_second\x18\x07 \x01(\x01\x12\x1b\n\x13num_fallback_rounds\x18\x08 \x01(\r\"D\n\x14GenerateUnaryRequest\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.specdec.v1.GenerateRequest\"j\n\x15GenerateUnaryResponse\x12$\n\x07started\x18\x01 \x01(\x0b\x32\x13.specdec.v1.Started\x12+\n\x0b\x63ompletions\x18\x02 \x03(\x0b\x32\x16.specdec.v1.Completion\"\xab\x01\n\nCompletion\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12\'\n\x06rounds\x18\x04 \x03(\x0b\x32\x17.specdec.v1.RoundReport\x12&\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x14.specdec.v1.Finished*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb2\x01\n\x11GenerationService\x12G\n\x08Generate\x12\x1b.specdec.v1.GenerateRequest\x1a\x1c.specdec.v1.GenerateResponse0\x01\x12T\n\rGenerateUnary\x12 .specdec.v1.GenerateUnaryRequest\x1a!.specdec.v1.GenerateUnaryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specdec.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2505
-  _globals['_FINISHREASON']._serialized_end=2600
+  _globals['_FINISHREASON']._serialized_start=2590
+  _globals['_FINISHREASON']._serialized_end=2685
   _globals['_GENERATEREQUEST']._serialized_start=144
-  _globals['_GENERATEREQUEST']._serialized_end=555
-  _globals['_CHATINPUT']._serialized_start=557
-  _globals['_CHATINPUT']._serialized_end=611
-  _globals['_CHATMESSAGE']._serialized_start=613
-  _globals['_CHATMESSAGE']._serialized_end=657
-  _globals['_TOKENIDS']._serialized_start=659
-  _globals['_TOKENIDS']._serialized_end=682
-  _globals['_GENERATERESPONSE']._serialized_start=685
-  _globals['_GENERATERESPONSE']._serialized_end=830
-  _globals['_STARTED']._serialized_start=833
-  _globals['_STARTED']._serialized_end=974
-  _globals['_DELTA']._serialized_start=977
-  _globals['_DELTA']._serialized_end=1144
-  _globals['_ROUNDREPORT']._serialized_start=1147
-  _globals['_ROUNDREPORT']._serialized_end=1611
-  _globals['_FINISHED']._serialized_start=1614
-  _globals['_FINISHED']._serialized_end=1833
-  _globals['_USAGE']._serialized_start=1835
-  _globals['_USAGE']._serialized_end=1926
-  _globals['_ROUNDSTATS']._serialized_start=1929
-  _globals['_ROUNDSTATS']._serialized_end=2151
-  _globals['_GENERATEUNARYREQUEST']._serialized_start=2153
-  _globals['_GENERATEUNARYREQUEST']._serialized_end=2221
-  _globals['_GENERATEUNARYRESPONSE']._serialized_start=2223
-  _globals['_GENERATEUNARYRESPONSE']._serialized_end=2329
-  _globals['_COMPLETION']._serialized_start=2332
-  _globals['_COMPLETION']._serialized_end=2503
-  _globals['_GENERATIONSERVICE']._serialized_start=2603
-  _globals['_GENERATIONSERVICE']._serialized_end=2781
+  _globals['_GENERATEREQUEST']._serialized_end=609
+  _globals['_RECEIVEDTOKENS']._serialized_start=611
+  _globals['_RECEIVEDTOKENS']._serialized_end=640
+  _globals['_CHATINPUT']._serialized_start=642
+  _globals['_CHATINPUT']._serialized_end=696
+  _globals['_CHATMESSAGE']._serialized_start=698
+  _globals['_CHATMESSAGE']._serialized_end=742
+  _globals['_TOKENIDS']._serialized_start=744
+  _globals['_TOKENIDS']._serialized_end=767
+  _globals['_GENERATERESPONSE']._serialized_start=770
+  _globals['_GENERATERESPONSE']._serialized_end=915
+  _globals['_STARTED']._serialized_start=918
+  _globals['_STARTED']._serialized_end=1059
+  _globals['_DELTA']._serialized_start=1062
+  _globals['_DELTA']._serialized_end=1229
+  _globals['_ROUNDREPORT']._serialized_start=1232
+  _globals['_ROUNDREPORT']._serialized_end=1696
+  _globals['_FINISHED']._serialized_start=1699
+  _globals['_FINISHED']._serialized_end=1918
+  _globals['_USAGE']._serialized_start=1920
+  _globals['_USAGE']._serialized_end=2011
+  _globals['_ROUNDSTATS']._serialized_start=2014
+  _globals['_ROUNDSTATS']._serialized_end=2236
+  _globals['_GENERATEUNARYREQUEST']._serialized_start=2238
+  _globals['_GENERATEUNARYREQUEST']._serialized_end=2306
+  _globals['_GENERATEUNARYRESPONSE']._serialized_start=2308
+  _globals['_GENERATEUNARYRESPONSE']._serialized_end=2414
+  _globals['_COMPLETION']._serialized_start=2417
+  _globals['_COMPLETION']._serialized_end=2588
+  _globals['_GENERATIONSERVICE']._serialized_start=2688
+  _globals['_GENERATIONSERVICE']._serialized_end=2866
 # @@protoc_insertion_point(module_scope)

@@ -63,6 +63,7 @@ class GenerateRequest(_message.Message):
     ACCEPTANCE_RULE_FIELD_NUMBER: _builtins.int
     NUM_COMPLETIONS_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Raw text, tokenized with the special tokens that the tokenizer adds by default."""
     max_new_tokens: _builtins.int
@@ -96,6 +97,17 @@ class GenerateRequest(_message.Message):
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The text ends before the first occurrence of any of these. At most 16, none empty."""
 
+    @_builtins.property
+    def resume_token_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceivedTokens]:
+        """To go on with a request whose orchestrator was lost: the tokens that the client has of each completion, in order; entries
+        that are left out, or empty, begin at the beginning. At most num_completions. All else must be as in the first request,
+        and the seed that Started named must be set unless the temperature is 0. By the coupled rule and at temperature 0 the
+        continuation is then the one that would have come; INVALID_ARGUMENT by other rules, whose text depends on the drafts too.
+        The stream carries what is new: a Delta's text begins behind the text that was certain with the last of these tokens
+        (the sum of their text_lengths), and a completion that ends with them has its Finished at once. Limits, penalties, stops
+        and Usage count these tokens as generated.
+        """
+
     def __init__(
         self,
         *,
@@ -109,10 +121,11 @@ class GenerateRequest(_message.Message):
         acceptance_rule: _model_pb2.AcceptanceRule.ValueType = ...,
         num_completions: _builtins.int | None = ...,
         tenant: _builtins.str = ...,
+        resume_token_ids: _abc.Iterable[Global___ReceivedTokens] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "sampling", b"sampling", "stop_strings", b"stop_strings", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_num_completions", b"_num_completions", "_num_draft_tokens", b"_num_draft_tokens", "acceptance_rule", b"acceptance_rule", "chat", b"chat", "input", b"input", "max_new_tokens", b"max_new_tokens", "num_completions", b"num_completions", "num_draft_tokens", b"num_draft_tokens", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "stop_strings", b"stop_strings", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
@@ -132,6 +145,30 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class ReceivedTokens(_message.Message):
+    """What a client has received of one completion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids, in order, from the first one generated. May be empty."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceivedTokens: _TypeAlias = ReceivedTokens  # noqa: Y015
 
 @_typing.final
 class ChatInput(_message.Message):
@@ -471,7 +508,7 @@ class Usage(_message.Message):
     num_prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     num_generated_tokens: _builtins.int
-    """Tokens generated, after trimming."""
+    """Tokens generated, after trimming; those that the client resumed with included."""
     num_cached_tokens: _builtins.int
     """Prompt tokens found in the target's prefix cache."""
     def __init__(
@@ -491,7 +528,7 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class RoundStats(_message.Message):
-    """Sums over the rounds of a request, prefill not counted as a round."""
+    """Sums over the rounds of a request, prefill not counted as a round. After a resume, of the rounds since."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -16,6 +16,16 @@ async def test_it_prints_the_text_and_nothing_else(cli: Cli, server: Server) -> 
     assert (ended.status, ended.out, ended.err) == (0, FULL_TEXT + "\n", "")
 
 
+async def test_it_goes_on_at_the_next_server(cli: Cli, server: Server) -> None:
+    ended = await cli.run("generate", "hello", "--server", f"127.0.0.1:1,{server.address}")
+    assert (ended.status, ended.out) == (0, FULL_TEXT + "\n")
+
+
+async def test_a_server_without_an_address_is_refused(cli: Cli) -> None:
+    ended = await cli.run("generate", "hello", "--server", " , ")
+    assert ended.status == 2
+
+
 async def test_only_what_was_given_is_set(cli: Cli, server: Server) -> None:
     await cli.run("generate", "hello", "--server", server.address)
     expected = generation_pb2.GenerateRequest(sampling=sampling_pb2.SamplingParams())
