@@ -2,6 +2,7 @@
 
 import sys
 
+from orchestrator.security import front_security
 from orchestrator.service import GenerationService
 from orchestrator.settings import OrchestratorSettings
 from specdec.serving.process import run
@@ -11,7 +12,12 @@ from specdec.settings import load_settings
 def main() -> int:
     """Run until a signal ends it; returns the exit status."""
     settings = load_settings(OrchestratorSettings, program="specdec orchestrator")
-    return run(lambda: GenerationService(settings), settings, name="orchestrator")
+    return run(
+        lambda: GenerationService(settings),
+        settings,
+        name="orchestrator",
+        make_security=lambda: front_security(settings),
+    )
 
 
 if __name__ == "__main__":

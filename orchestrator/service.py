@@ -15,6 +15,7 @@ from orchestrator.links.draft import DraftLink
 from orchestrator.links.target import TargetLink
 from orchestrator.pipeline import Pipeline
 from orchestrator.round_costs import RoundCosts
+from orchestrator.security import draft_security, target_security
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.window_size import SharedExperience
 from specdec.engine.turnover import Turnover
@@ -49,10 +50,12 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self._metrics = metrics or OrchestratorMetrics()
         self._pipeline = Pipeline(settings.pipeline)
         self._experience = SharedExperience(RoundCosts(self._pipeline.hiding))
-        self.target = TargetLink(settings.target, self._metrics, self._report)
+        self.target = TargetLink(settings.target, self._metrics, self._report, security=target_security(settings))
         self.draft: DraftLink | None = None
         if settings.draft:
-            self.draft = DraftLink(settings.draft, self.target, self._metrics, self._report)
+            self.draft = DraftLink(
+                settings.draft, self.target, self._metrics, self._report, security=draft_security(settings)
+            )
         self._health: Health | None = None
         self._mismatch = ""
         self._is_draining = False

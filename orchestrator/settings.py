@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT, ServiceSettings
+from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT, File, ServiceSettings
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -20,6 +20,33 @@ class OrchestratorSettings(ServiceSettings):
     draft: str = Field(
         f"127.0.0.1:{DEFAULT_DRAFT_PORT}",
         description="gRPC address of the draft service; empty: plain decoding only.",
+    )
+    tls_ca: File = Field(
+        None,
+        description="PEM file with the authorities of the draft and target services; turns TLS on towards them, with "
+        "--tls-cert as this orchestrator's own certificate if there is one.",
+    )
+    target_tls_name: str = Field(
+        "",
+        description="Name that the certificates of target services must hold; empty: the host of --target, such as "
+        "NAME in dns:///NAME:PORT.",
+    )
+    draft_tls_name: str = Field("", description="As --target-tls-name, of draft services.")
+    shared_secret_file: File = Field(
+        None,
+        description="File whose first line is sent to draft and target services, to show that an orchestrator calls.",
+    )
+    insecure_secret: bool = Field(
+        False, description="Send the shared secret to other machines without TLS, where others can read it on its way."
+    )
+    client_ca: File = Field(
+        None,
+        description="PEM file with the authorities of clients, who must then show a certificate of theirs (mTLS).",
+    )
+    token_file: File = Field(
+        None,
+        description="File of the tokens that clients may show, a line each, as `specdec token new` prints it; without "
+        "it no token is needed. Read again when it changes.",
     )
     num_draft_tokens: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = Field(
         "auto",
@@ -40,3 +67,7 @@ class OrchestratorSettings(ServiceSettings):
     draft_timeout_seconds: float = Field(
         5.0, gt=0, description="Longest wait for a proposal before the round goes on without one."
     )
+
+    @property
+    def _needs_certificate(self) -> str:
+        return "" if self.client_ca is None else "--client-ca"
