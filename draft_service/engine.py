@@ -8,6 +8,7 @@ from draft_service.drafters.drafter import Drafter
 from draft_service.sequence import Draft, DraftSequence, check_ahead
 from specdec.draft_source import source_name
 from specdec.engine.connection import Connection
+from specdec.engine.leases import LEASE_SECONDS
 from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine
 from specdec.errors import InvalidArgumentError, Refusal
 from specdec.telemetry import names
@@ -23,14 +24,15 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
 
     Args:
         drafter: makes the guesses; its advertised limits are enforced here.
+        lease_seconds: how long a sequence may be left alone before it is closed.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
-        super().__init__(draft_pb2.DraftEvent, drafter.info.max_num_sequences, EngineMetrics("draft"))
+    def __init__(self, drafter: Drafter, *, lease_seconds: float = LEASE_SECONDS) -> None:
+        super().__init__(draft_pb2.DraftEvent, drafter.info.max_num_sequences, EngineMetrics("draft"), lease_seconds)
         self._drafter = drafter
         self._drafts: dict[tuple[DraftConnection, bytes], Draft] = {}
 
-    def step(self) -> bool:
+    def _work(self) -> bool:
         """One batch of drafting, and the proposals that it finished; if there is nothing to draft, a pass ahead.
 
         Returns whether there may be more to do.
@@ -39,19 +41,12 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         if not drafts:
             return self._work_ahead()
         started = time.perf_counter()
-        try:
-            self._drafter.advance(drafts)
-        except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
-            refusal = self._batch_failed(error)
-            for draft in drafts:
-                sequence = draft.sequence
-                self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, draft.round, refusal)
-            self._flush()
-            return False
-        self._num_failed_batches = 0
+        self._advance(drafts)
         elapsed = time.perf_counter() - started
         self._metrics.queue_length(len(drafts))
         for draft in drafts:
+            if self._drafts.get((draft.sequence.connection, draft.sequence.sequence_id)) is not draft:
+                continue  # It has failed.
             if draft.batch_sequences and draft.started is None:
                 draft.started = started
             if draft.started is not None:
@@ -60,6 +55,28 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
                 self._answer(draft)
         self._flush()
         return bool(self._drafts) or self._drafter.may_work_ahead
+
+    def _advance(self, drafts: list[Draft]) -> None:
+        """Have the drafter go on. If it fails, with one half and then the other, so that only those at fault fail."""
+        try:
+            self._drafter.advance(drafts)
+        except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
+            half = len(drafts) // 2
+            for part in (drafts[:half], drafts[half:]) if half else ():
+                if unfinished := [draft for draft in part if not draft.is_done]:
+                    self._advance(unfinished)
+            if not half:
+                (draft,) = drafts
+                refusal, sequence = self._pass_failed(error), draft.sequence
+                self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, draft.round, refusal)
+        else:
+            self._num_failed_batches = 0
+
+    def _check_model(self) -> None:
+        self._drafter.check()
+
+    def _owes(self, connection: DraftConnection, sequence_id: bytes) -> bool:
+        return (connection, sequence_id) in self._drafts
 
     def _work_ahead(self) -> bool:
         """A pass for what nobody has asked for yet. Returns whether there is more."""
@@ -172,6 +189,7 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
 
     def _answer(self, draft: Draft) -> None:
         sequence = draft.sequence
+        self._leases.renew((sequence.connection, sequence.sequence_id))
         del self._drafts[sequence.connection, sequence.sequence_id]
         if not draft.is_asked:
             end_span(draft.span)

@@ -13,8 +13,9 @@ from draft_service.token_tree import Level, grow_tree
 from specdec.candidates import MAX_CANDIDATES
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
+from specdec.engine.limits import LARGEST_CONTEXT_LENGTH
 from specdec.engine.sequences import check_prefix, check_token_ids
-from specdec.errors import FailedPreconditionError, InvalidArgumentError
+from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import draft_pb2, model_pb2
@@ -107,6 +108,7 @@ class DraftSequence:
         Raises:
             InvalidArgumentError: the next token is outside the vocabulary, the accepted nodes are no path, or the
                 features have no meaning here.
+            OutOfRangeError: it gets longer than any sequence.
             FailedPreconditionError: the outcome does not continue what is known here; open the sequence again.
         """
         accepted = commit.num_accepted_tokens
@@ -119,6 +121,8 @@ class DraftSequence:
             raise InvalidArgumentError("committed_length must be base_length + num_accepted_tokens + 1")
         nodes = self._accepted_nodes(commit)
         new_tokens = [*(self.proposed[node] for node in nodes), commit.next_token_id]
+        if commit.committed_length > LARGEST_CONTEXT_LENGTH:
+            raise OutOfRangeError(f"the sequence would have more than {LARGEST_CONTEXT_LENGTH} tokens")
         checksum = prefix_checksum(new_tokens, self.checksum)
         check_prefix(
             commit.base_length,

@@ -31,6 +31,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
     full_names = (draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name,)
 
     def __init__(self, settings: DraftSettings, load: Callable[[], Drafter]) -> None:
+        self._settings = settings
         self._load = load
         self._info: model_pb2.ModelInfo | None = None
         self._host: EngineHost[draft_pb2.DraftCommand, draft_pb2.DraftEvent, DraftSequence] = EngineHost("draft")
@@ -49,7 +50,7 @@ class DraftService(draft_pb2_grpc.DraftServiceServicer):
         drafter = await asyncio.to_thread(self._load)
         drafter.info.protocol_version = PROTOCOL_VERSION
         self._info = drafter.info
-        self._host.start(DraftEngine(drafter), health)
+        self._host.start(DraftEngine(drafter, lease_seconds=self._settings.lease_seconds), health)
 
     async def drain(self) -> None:
         """Refuse further sequences and wait for the open ones."""

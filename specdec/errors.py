@@ -11,6 +11,8 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 _MAX_RETRY_SECONDS = 3600.0
+_MAX_MESSAGE_CHARACTERS = 500
+"""Of what a service says; more than that is no sentence."""
 
 
 class Refusal(Exception):
@@ -68,6 +70,12 @@ class UnavailableError(Refusal):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class DataLossError(Refusal):
+    """What was computed is of no use, such as logits that are no numbers: the model or its device is at fault."""
+
+    code = grpc.StatusCode.DATA_LOSS
+
+
 class UnimplementedError(Refusal):
     """The request asks for something that this server does not do; it is never done silently in another way."""
 
@@ -94,6 +102,7 @@ _BY_CODE: dict[int, type[Refusal]] = {
         FailedPreconditionError,
         ResourceExhaustedError,
         UnavailableError,
+        DataLossError,
         UnimplementedError,
         UnauthenticatedError,
         PermissionDeniedError,
@@ -103,7 +112,7 @@ _BY_CODE: dict[int, type[Refusal]] = {
 
 def from_status(status: status_pb2.Status) -> Refusal:
     """The refusal that an in-band status stands for; codes no service sends on purpose become a plain `Refusal`."""
-    return _BY_CODE.get(status.code, Refusal)(status.message, _retry_seconds(status))
+    return _BY_CODE.get(status.code, Refusal)(status.message[:_MAX_MESSAGE_CHARACTERS], _retry_seconds(status))
 
 
 def _retry_seconds(status: status_pb2.Status) -> float | None:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict, SettingsError
 from typing_extensions import Self
 
+from specdec.engine.leases import LEASE_SECONDS
 from specdec.processors import parse_cpus
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -115,6 +116,11 @@ class ModelServiceSettings(ServiceSettings):
         0, ge=0, description="Longest sequence served, in tokens; 0 is the model's own limit."
     )
     max_num_sequences: int = Field(256, ge=1, description="Most sequences open at once.")
+    lease_seconds: float = Field(
+        LEASE_SECONDS,
+        gt=0,
+        description="A sequence that nothing is asked of for so long is closed; its orchestrator may open it again.",
+    )
     max_num_draft_tokens: int = Field(32, ge=1, le=256, description="Largest window of a round, in draft tokens.")
     max_batch_rows: int = Field(
         512, ge=1, description="Most rows (tokens) of one forward pass; longer prompts take several."

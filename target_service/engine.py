@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import time
 
-import grpc
 import torch
 from opentelemetry.trace import Span
 
 from specdec.engine.connection import Connection
 from specdec.engine.gathering import Gathering
+from specdec.engine.leases import LEASE_SECONDS
 from specdec.engine.memory import CacheMemory
 from specdec.engine.schedule import PassRows, Scheduler, Share
-from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix
-from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
+from specdec.engine.sequences import NOBODY_WAITS, SequenceEngine, check_prefix, refusal_of
+from specdec.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
 from specdec.forward_costs import ForwardCosts
+from specdec.runner.cache import SequenceCache
 from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
-from specdec.telemetry.tracing import end_span, span, start_remote_span, timing_attributes
+from specdec.telemetry.tracing import end_span, span, start_remote_span
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidate_rounds import CandidateRounds
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, read_window
+from target_service.sequence import PendingRound, TargetSequence, read_window, span_attributes
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -42,6 +43,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         max_batch_rows: most rows of one forward pass.
         prefill_chunk_rows: most rows of prefill in a pass beside running sequences; 0: by what passes take.
         hidden_states: the runner's, which features are made of; None: none are given.
+        lease_seconds: how long a sequence may be left alone before it is closed.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         max_batch_rows: int,
         prefill_chunk_rows: int = 0,
         hidden_states: HiddenStates | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        super().__init__(target_pb2.TargetEvent, info.max_num_sequences, EngineMetrics("target"))
+        super().__init__(target_pb2.TargetEvent, info.max_num_sequences, EngineMetrics("target"), lease_seconds)
         self._runner = runner
         self._info = info
         self._device = device
@@ -82,7 +85,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         num_waiting = len(self._waiting)
         return self._gathering.wait_seconds(time.perf_counter(), num_waiting) if num_waiting else 0.0
 
-    def step(self) -> bool:
+    def _work(self) -> bool:
         """One forward pass over what is ready, and its verdicts. Returns whether there is more to do now."""
         self._metrics.queue_length(len(self._waiting))
         ready = self._memory.ready(self._waiting.values())
@@ -93,6 +96,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._memory.report(self._metrics)
         # Who got no memory waits for older sequences to end.
         return bool(shares) and bool(self._waiting)
+
+    def _owes(self, connection: TargetConnection, sequence_id: bytes) -> bool:
+        return (connection, sequence_id) in self._waiting
 
     def _is_anybody_running(self) -> bool:
         since = time.perf_counter() - _RUNNING_SECONDS
@@ -219,6 +225,18 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         if pending is not None:
             end_span(pending.span, reason)
 
+    def _check_model(self) -> None:
+        self._runner.forward([Work(SequenceCache(), [0], 1)])
+
+    def _run_apart(self, shares: list[Share[PendingRound]], error: Exception) -> None:
+        """A pass has failed: run its halves, until those it fails for are known, and tell them alone."""
+        if len(shares) == 1:
+            self._fail_round(shares[0].pending, self._pass_failed(error))
+            return
+        half = len(shares) // 2
+        for part in (shares[:half], shares[half:]):
+            self._run(part)
+
     def _run(self, shares: list[Share[PendingRound]]) -> None:
         started = time.perf_counter()
         batch = []
@@ -243,9 +261,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             ):
                 logits = self._runner.forward(batch)
         except Exception as error:  # noqa: BLE001 - out of memory and whatever else a device may raise
-            refusal = self._batch_failed(error)
-            for share in shares:
-                self._fail_round(share.pending, refusal)
+            self._run_apart(shares, error)
             return
         self._num_failed_batches = 0
         duration = time.perf_counter() - started
@@ -259,8 +275,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             if share.finishes:
                 try:
                     verdicts.append((share.pending, self._judge(share.pending, rows)))
-                except Refusal as refusal:
-                    if refusal.code is grpc.StatusCode.INTERNAL:
+                except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
+                    refusal = refusal_of(error, "the window could not be judged")
+                    if isinstance(refusal, DataLossError):
                         # No numbers: nobody must start from what led there.
                         share.pending.cache.withdraw()
                     self._fail_round(share.pending, refusal)
@@ -313,19 +330,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             event.verdict.candidate = pending.candidate
         sequence.events.append(event)
         sequence.answered = time.perf_counter()
+        self._leases.renew((sequence.connection, sequence.sequence_id))
         del self._waiting[sequence.connection, sequence.sequence_id]
         self._send(sequence.connection, event)
         if not self._go_on(sequence, sequence.answered) and len(sequence.token_ids) < sequence.max_length:
             self._gathering.answered(sequence, sequence.answered)
         if pending.span.is_recording():
-            pending.span.set_attributes(
-                {
-                    names.ROUND_NUM_ACCEPTED_TOKENS: len(verdict.accepted_nodes),
-                    names.ROUND_NEXT_TOKEN_KIND: target_pb2.NextTokenKind.Name(verdict.next_token_kind)
-                    .removeprefix("NEXT_TOKEN_KIND_")
-                    .lower(),
-                    names.CACHED_TOKENS: sequence.cache.num_adopted,
-                    **timing_attributes(verdict.timings),
-                }
-            )
+            pending.span.set_attributes(span_attributes(verdict, sequence.cache.num_adopted))
         end_span(pending.span)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.errors import Refusal
+from specdec.errors import DataLossError
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
 from specdec.sampling.params import SamplingParams
@@ -57,12 +57,13 @@ class Judge:
             logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
 
         Raises:
-            Refusal: the request's rules leave no token, or the model computed no numbers.
+            InvalidArgumentError: the request's rules leave no token.
+            DataLossError: the model computed no numbers.
         """
         try:
             outcome = self._accept(committed, window, logits)
         except FloatingPointError as error:
-            raise Refusal(f"{error}; try another dtype") from error
+            raise DataLossError(f"{error}; the target needs another dtype, or intact weights") from error
         path = [window.token_ids[node] for node in outcome.accepted_nodes]
         verdict = target_pb2.Verdict(
             base_length=len(committed),

@@ -20,6 +20,8 @@ from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
+from specdec.telemetry import names
+from specdec.telemetry.tracing import AttributeValue, timing_attributes
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidates import CandidateWindows
 from target_service.judge import DraftWindow, Judge
@@ -69,6 +71,11 @@ class TargetSequence:
             InvalidArgumentError: a field has no meaning here, or a token id is outside the vocabulary.
             OutOfRangeError: the committed tokens leave no room for another one.
         """
+        if len(command.token_ids) >= info.max_context_length:
+            raise OutOfRangeError(
+                f"{len(command.token_ids)} tokens leave no room for another one in the context of "
+                f"{info.max_context_length}"
+            )
         token_ids = list(command.token_ids)
         check_token_ids("token_ids", token_ids, info.vocab_size)
         if not 1 <= command.prompt_length <= len(token_ids):
@@ -271,3 +278,14 @@ def read_window(
 def verdict_of(event: target_pb2.TargetEvent) -> target_pb2.Verdict:
     """Of a round, or of an open."""
     return event.opened.first if event.HasField("opened") else event.verdict
+
+
+def span_attributes(verdict: target_pb2.Verdict, num_cached_tokens: int) -> dict[str, AttributeValue]:
+    """What the span of a round says of its outcome."""
+    kind = target_pb2.NextTokenKind.Name(verdict.next_token_kind).removeprefix("NEXT_TOKEN_KIND_").lower()
+    return {
+        names.ROUND_NUM_ACCEPTED_TOKENS: len(verdict.accepted_nodes),
+        names.ROUND_NEXT_TOKEN_KIND: kind,
+        names.CACHED_TOKENS: num_cached_tokens,
+        **timing_attributes(verdict.timings),
+    }

@@ -89,6 +89,7 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
             max_batch_rows=self._settings.max_batch_rows,
             prefill_chunk_rows=self._settings.prefill_chunk_rows,
             hidden_states=hidden_states,
+            lease_seconds=self._settings.lease_seconds,
         )
         self._model = model
         self._host.start(engine, health)

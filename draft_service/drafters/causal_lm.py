@@ -169,6 +169,10 @@ class CausalLMDrafter:
                     draft.step_seconds = self._step_seconds
                 self._ahead.proposed(draft, state.cache, state.chooser, self.ahead_budget, state.row_states)
 
+    def check(self) -> None:
+        """See `Drafter`."""
+        self._runner.forward([Work(SequenceCache(), [0], 1)])
+
     @property
     def may_work_ahead(self) -> bool:
         """See `Drafter`."""

@@ -81,6 +81,10 @@ class CombinedDrafter:
         if by_model and not by_lookup:
             self._model.advance(by_model)
 
+    def check(self) -> None:
+        """See `Drafter`."""
+        self._model.check()
+
     @property
     def may_work_ahead(self) -> bool:
         """See `Drafter`."""

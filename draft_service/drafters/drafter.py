@@ -35,6 +35,9 @@ class Drafter(Protocol):
         Every draft not done is passed again; a drafter need not serve all of them each time, but must serve one.
         """
 
+    def check(self) -> None:
+        """Run the model, if there is one, over next to nothing; raises what is wrong with it."""
+
     @property
     def may_work_ahead(self) -> bool:
         """Whether `work_ahead` might find something to do."""

@@ -79,6 +79,9 @@ class NgramDrafter:
         """See `Drafter`."""
         self._indexes.pop(id(sequence), None)
 
+    def check(self) -> None:
+        """See `Drafter`. There is no model."""
+
     @property
     def may_work_ahead(self) -> bool:
         """See `Drafter`."""

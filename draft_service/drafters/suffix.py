@@ -40,6 +40,9 @@ class SuffixDrafter:
         """See `Drafter`."""
         self._lookup.close(sequence)
 
+    def check(self) -> None:
+        """See `Drafter`. There is no model."""
+
     @property
     def may_work_ahead(self) -> bool:
         """See `Drafter`."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from specdec.engine.connection import Connection
-from specdec.engine.limits import SEQUENCE_ID_BYTES
+from specdec.engine.leases import LEASE_SECONDS, Leases
+from specdec.engine.limits import LARGEST_CONTEXT_LENGTH, SEQUENCE_ID_BYTES
 from specdec.engine.stream import Arrival
 from specdec.engine.turnover import Turnover
 from specdec.errors import (
@@ -52,9 +53,16 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         make_event: the class of events.
         max_num_sequences: most sequences open at once.
         metrics: where the engine counts.
+        lease_seconds: how long a sequence may be left alone before it is closed; see `_end_leases`.
     """
 
-    def __init__(self, make_event: Callable[..., EventT], max_num_sequences: int, metrics: EngineMetrics) -> None:
+    def __init__(
+        self,
+        make_event: Callable[..., EventT],
+        max_num_sequences: int,
+        metrics: EngineMetrics,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self._make_event: Callable[..., EventT] = make_event
         self._metrics = metrics
         self._max_num_sequences = max_num_sequences
@@ -62,6 +70,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._outbox: dict[Connection[EventT], list[EventT]] = {}
         self._num_failed_batches = 0
         self._turnover = Turnover()
+        self._leases: Leases[tuple[Connection[EventT], bytes]] = Leases(lease_seconds)
         self.is_draining = False
         """Set from any thread: no further sequence is opened."""
 
@@ -84,8 +93,8 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
                 continue
             try:
                 self._carry_out(connection, command, arrived)
-            except Refusal as refusal:
-                self._refuse(connection, command, refusal)
+            except Exception as error:  # noqa: BLE001 - a bug at worst, but of one command: other sequences go on
+                self._refuse(connection, command, refusal_of(error, "a command failed"))
         self._metrics.open_sequences(self.num_sequences)
         self._flush()
 
@@ -94,9 +103,39 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         """How long it pays to wait for further commands before the next step; 0: not at all."""
         return 0.0
 
-    @abc.abstractmethod
     def step(self) -> bool:
         """Do one batch of work and answer it. Returns whether there is more to do now."""
+        self._end_leases()
+        return self._work()
+
+    @abc.abstractmethod
+    def _work(self) -> bool:
+        """As `step`."""
+
+    @abc.abstractmethod
+    def _owes(self, connection: Connection[EventT], sequence_id: bytes) -> bool:
+        """Whether a sequence waits for this engine, and not the other way round."""
+
+    def _end_leases(self) -> None:
+        """Close the sequences that nobody has sent a command for since a lease began.
+
+        Their streams are alive, so it is the orchestrator that has forgotten them, or is frozen while its transport
+        still answers pings. One that is only slow opens the sequence again and goes on with the same text.
+        """
+        for holder in self._leases.expired():
+            connection, sequence_id = holder
+            sequence = self._sequences.get(connection, {}).get(sequence_id)
+            if sequence is None:
+                self._leases.end(holder)
+            elif self._owes(connection, sequence_id):
+                self._leases.renew(holder)
+            else:
+                self._metrics.lease_expired()
+                refusal = FailedPreconditionError(
+                    f"the sequence was left alone for {self._leases.seconds:g} s, which ends its lease; open it again"
+                )
+                self._fail(connection, sequence_id, sequence.epoch, 0, refusal)
+        self._flush()
 
     @abc.abstractmethod
     def _carry_out(self, connection: Connection[EventT], command: CommandT, arrived: float) -> None:
@@ -137,6 +176,7 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
 
     def _keep(self, connection: Connection[EventT], sequence_id: bytes, sequence: SequenceT) -> None:
         self._sequences.setdefault(connection, {})[sequence_id] = sequence
+        self._leases.renew((connection, sequence_id))
         self._turnover.begin(sequence)
 
     def _find(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> SequenceT | None:
@@ -150,10 +190,14 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
             raise FailedPreconditionError("the sequence is not open on this stream; open it first")
         if epoch > sequence.epoch:
             raise FailedPreconditionError(f"epoch {epoch} is not open; the open one is {sequence.epoch}")
-        return sequence if epoch == sequence.epoch else None
+        if epoch < sequence.epoch:
+            return None
+        self._leases.renew((connection, sequence_id))
+        return sequence
 
     def _forget(self, connection: Connection[EventT], sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
         """Drop a sequence and its cache; harmless if there is none. `reason` is for the span of work in progress."""
+        self._leases.end((connection, sequence_id))
         sequences = self._sequences.get(connection)
         if sequences is not None:
             self._turnover.end(sequences.pop(sequence_id, None))
@@ -165,20 +209,38 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
     ) -> None:
         """Close a sequence and say why."""
         self._forget(connection, sequence_id, refusal)
-        event = self._make_event(sequence_id=sequence_id, epoch=epoch, round=round_index)
+        # An id that is too long is nobody's, and stays so when it is cut.
+        event = self._make_event(sequence_id=sequence_id[: SEQUENCE_ID_BYTES + 1], epoch=epoch, round=round_index)
         event.failed.CopyFrom(refusal.to_status())
         self._send(connection, event)
 
+    @abc.abstractmethod
+    def _check_model(self) -> None:
+        """Run the model over next to nothing; raises what is wrong with it."""
+
+    def _pass_failed(self, error: Exception) -> Refusal:
+        """What to tell the one sequence whose forward pass raised; raises it again if the model is what fails.
+
+        A model that runs without that sequence is well, however often this happens. Where memory is short, a pass over
+        next to nothing says little: there only passes of sequences count.
+        """
+        refusal = self._batch_failed(error)
+        if not isinstance(refusal, ResourceExhaustedError):
+            try:
+                self._check_model()
+            except Exception as problem:  # noqa: BLE001 - whatever a device may raise
+                _log.error("the model does not run any more", exc_info=problem)
+            else:
+                self._num_failed_batches = 0
+        return refusal
+
     def _batch_failed(self, error: Exception) -> Refusal:
         """What to tell the sequences of a batch whose forward pass raised; raises it again if that keeps happening."""
-        _log.error("a forward pass failed", exc_info=error)
+        refusal = refusal_of(error, "a forward pass failed")
         self._num_failed_batches += 1
         if self._num_failed_batches >= _MAX_FAILED_BATCHES:
             raise error
-        # torch.OutOfMemoryError, by name: drafters without a model need no torch.
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return ResourceExhaustedError("out of memory in the forward pass; the sequence's cache was dropped")
-        return Refusal("the forward pass failed; the sequence's cache was dropped")
+        return refusal
 
     def _send(self, connection: Connection[EventT], event: EventT) -> None:
         self._outbox.setdefault(connection, []).append(event)
@@ -188,6 +250,27 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         for connection, events in self._outbox.items():
             connection.send(events)
         self._outbox.clear()
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that memory is short."""
+    # torch.OutOfMemoryError, by name: drafters without a model need no torch.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def refusal_of(error: Exception, what: str) -> Refusal:
+    """What to tell a sequence that an exception has closed.
+
+    Args:
+        error: may be a refusal already; what else it is, is in the log.
+        what: went wrong.
+    """
+    if isinstance(error, Refusal):
+        return error
+    _log.error("%s", what, exc_info=error)
+    if is_out_of_memory(error):
+        return ResourceExhaustedError(f"{what}: out of memory; the sequence's cache was dropped")
+    return Refusal(f"{what}; the sequence's cache was dropped")
 
 
 def check_prefix(base_length: int, checksum: int, *, known_length: int, known_checksum: int, what: str) -> None:
@@ -211,18 +294,23 @@ def check_prefix(base_length: int, checksum: int, *, known_length: int, known_ch
         raise FailedPreconditionError(f"the {what} names another checksum of the committed prefix; open it again")
 
 
-def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
-    """Refuse an empty list, and ids that the vocabulary does not have.
+def check_token_ids(
+    name: str, token_ids: Sequence[int], vocab_size: int, max_length: int = LARGEST_CONTEXT_LENGTH
+) -> None:
+    """Refuse an empty list, one that is too long, and ids that the vocabulary does not have.
 
     Args:
         name: of the field, for the reason.
         token_ids: the ids.
         vocab_size: 0: any id.
+        max_length: most ids.
 
     Raises:
         InvalidArgumentError: naming the field.
     """
     if not token_ids:
         raise InvalidArgumentError(f"{name} is empty; at least one token is needed")
+    if len(token_ids) > max_length:
+        raise InvalidArgumentError(f"{name} has {len(token_ids)} ids; at most {max_length} are taken")
     if vocab_size and max(token_ids) >= vocab_size:
         raise InvalidArgumentError(f"{name} has an id outside the vocabulary of {vocab_size}")

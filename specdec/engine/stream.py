@@ -19,6 +19,12 @@ Event = TypeVar("Event", bound=ProtobufMessage)
 
 _MAX_BACKLOG = 4096
 """Commands that may wait for the engine before streams are not read any further."""
+_MAX_BACKLOG_BYTES = 64 << 20
+"""And their bytes."""
+_COMMANDS_AT_ONCE = 256
+"""Commands of a message that are taken before others have their turn on the event loop: one may hold many thousand."""
+_MAX_STREAMS = 256
+"""Streams of a service: one for each orchestrator. Sequences are bounded by themselves, but one may well have none."""
 _MAX_UNREAD_EVENTS = 4096
 _MAX_EVENTS_A_MESSAGE = 256
 _MAX_MESSAGE_BYTES = 4 << 20
@@ -56,19 +62,29 @@ async def run_stream(
             is yielded then, unless answers are due anyway.
 
     Raises:
-        ResourceExhaustedError: the peer does not read its events.
+        ResourceExhaustedError: the peer does not read its events, or there are too many streams.
         UnavailableError: the engine failed.
     """
+    if thread.num_watchers >= _MAX_STREAMS:
+        raise ResourceExhaustedError(f"{_MAX_STREAMS} streams are open, which is the limit; use another replica")
     connection: Connection[Event] = Connection(_MAX_UNREAD_EVENTS)
+
+    async def has_room() -> None:
+        await asyncio.sleep(0)
+        while thread.backlog > _MAX_BACKLOG or thread.backlog_bytes > _MAX_BACKLOG_BYTES:  # noqa: ASYNC110 - rare, and the engine stays free of asyncio
+            await asyncio.sleep(0.005)
 
     async def read() -> None:
         try:
             async for message in messages:
                 arrived = time.perf_counter()
-                for command in commands_of(message):
-                    thread.submit(Arrival(connection, command, arrived))
-                while thread.backlog > _MAX_BACKLOG:  # noqa: ASYNC110 - rare, and the engine stays free of asyncio
-                    await asyncio.sleep(0.005)
+                num_bytes = message.ByteSize() if isinstance(message, ProtobufMessage) else 0
+                for number, command in enumerate(commands_of(message), 1):
+                    # Each holds all of the message.
+                    thread.submit(Arrival(connection, command, arrived), num_bytes if number == 1 else 0)
+                    if number % _COMMANDS_AT_ONCE == 0:
+                        await has_room()
+                await has_room()
         finally:
             connection.close()
 

@@ -43,7 +43,9 @@ class EngineThread(Generic[Command]):
 
     def __init__(self, engine: Engine[Command], name: str) -> None:
         self._engine = engine
-        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Command, int] | None] = queue.SimpleQueue()
+        self._num_bytes_in = 0
+        self._num_bytes_out = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
         self._watchers: set[Callable[[], None]] = set()
@@ -55,9 +57,10 @@ class EngineThread(Generic[Command]):
         """Begin to run; once."""
         self._thread.start()
 
-    def submit(self, command: Command) -> None:
-        """Hand over a command, from any thread."""
-        self._inbox.put(command)
+    def submit(self, command: Command, num_bytes: int = 0) -> None:
+        """Hand over a command, from any thread; `num_bytes` of memory wait with it."""
+        self._num_bytes_in += num_bytes
+        self._inbox.put((command, num_bytes))
 
     @contextlib.contextmanager
     def watched(self, on_failure: Callable[[], None]) -> Iterator[None]:
@@ -71,9 +74,19 @@ class EngineThread(Generic[Command]):
             self._watchers.discard(on_failure)
 
     @property
+    def num_watchers(self) -> int:
+        """How many watch it now."""
+        return len(self._watchers)
+
+    @property
     def backlog(self) -> int:
         """Commands that wait to be taken; approximate."""
         return self._inbox.qsize()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Memory that they hold; approximate."""
+        return self._num_bytes_in - self._num_bytes_out
 
     def stop(self, timeout: float) -> bool:
         """Let the step in progress finish, then end the thread. Blocks up to `timeout` seconds; False: it is stuck."""
@@ -107,9 +120,11 @@ class EngineThread(Generic[Command]):
         commands: list[Command] = []
         try:
             while True:
-                command = self._inbox.get(block=patience_seconds > 0, timeout=patience_seconds or None)
-                if command is not None:
+                taken = self._inbox.get(block=patience_seconds > 0, timeout=patience_seconds or None)
+                if taken is not None:
+                    command, num_bytes = taken
                     commands.append(command)
+                    self._num_bytes_out += num_bytes
                 patience_seconds = 0.0
         except queue.Empty:
             return commands

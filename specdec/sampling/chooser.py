@@ -45,6 +45,8 @@ class TokenChooser:
         if math.isnan(highest) or highest == math.inf:
             raise FloatingPointError("the model's logits are not finite numbers")
         if highest == -math.inf:
+            if not bool(torch.isfinite(logits).any()):
+                raise FloatingPointError("the model's logits are not finite numbers")
             raise InvalidArgumentError("the sampling rules exclude every token at some position; relax them")
         return processed, favourite
 

@@ -105,6 +105,8 @@ class DraftLaw:
             raise InvalidArgumentError(
                 f"a draft distribution has {len(message.token_ids)} tokens; at most {MAX_DRAFT_LAW_SIZE} are allowed"
             )
+        if not 0.0 <= message.lost_mass <= 1.0:
+            raise InvalidArgumentError("the lost_mass of a draft distribution must be between 0 and 1")
         weights = dict(zip(message.token_ids, message.weights, strict=True))
         if len(weights) != len(message.token_ids):
             raise InvalidArgumentError("a draft distribution names a token twice")

@@ -64,17 +64,9 @@ class SamplingParams:
         _check("seed", self.seed, 0, 2**64 - 1)
         if self.num_logprobs is not None:
             _check("num_logprobs", self.num_logprobs, 0, MAX_NUM_LOGPROBS)
-        if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
-            raise InvalidArgumentError(
-                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS_ENTRIES}"
-            )
+        _check_sizes(self)
         for bias in self.logit_bias.values():
             _check("logit_bias", bias, -100.0, 100.0)
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-            if len(getattr(self, name)) > MAX_LISTED_TOKEN_IDS:
-                raise InvalidArgumentError(
-                    f"{name} has {len(getattr(self, name))} entries; at most {MAX_LISTED_TOKEN_IDS}"
-                )
 
     @property
     def is_greedy(self) -> bool:
@@ -124,6 +116,8 @@ class SamplingParams:
             InvalidArgumentError: a field is absent that must be set, or a value is out of range.
         """
         values: dict[str, object] = {}
+        # The lists before they are copied: a message may hold many thousand times more.
+        _check_sizes(message)
         for descriptor in message.DESCRIPTOR.fields:
             name = descriptor.name
             if name == "logit_bias":
@@ -137,6 +131,17 @@ class SamplingParams:
             elif name != "num_logprobs":
                 raise InvalidArgumentError(f"sampling.{name} is not set; the orchestrator resolves every default")
         return cls(**values)  # type: ignore[arg-type]
+
+
+def _check_sizes(params: SamplingParams | sampling_pb2.SamplingParams) -> None:
+    """Refuse lists that are too long."""
+    if len(params.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
+        raise InvalidArgumentError(f"logit_bias has {len(params.logit_bias)} entries; at most {MAX_LOGIT_BIAS_ENTRIES}")
+    for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        if len(getattr(params, name)) > MAX_LISTED_TOKEN_IDS:
+            raise InvalidArgumentError(
+                f"{name} has {len(getattr(params, name))} entries; at most {MAX_LISTED_TOKEN_IDS}"
+            )
 
 
 def _check(name: str, value: float, low: float, high: float, *, above: bool = False, or_zero: bool = False) -> None:

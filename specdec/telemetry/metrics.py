@@ -181,6 +181,7 @@ class EngineMetrics:
         self._service = service
         self._kv_blocks = _gauge(meter, names.KV_BLOCKS)
         self._kv_queued_sequences = _gauge(meter, names.KV_QUEUED_SEQUENCES)
+        self._expired_leases = _Tally(meter, names.EXPIRED_LEASES)
         self._kv_evictions = _Tally(meter, names.KV_EVICTIONS)
         self._kv_preemptions = _Tally(meter, names.KV_PREEMPTIONS)
         self._prefix_queried_tokens = _Tally(meter, names.PREFIX_QUERIED_TOKENS)
@@ -189,6 +190,10 @@ class EngineMetrics:
     def open_sequences(self, count: int) -> None:
         """Sequences open now."""
         self._open_sequences.set(count, self._attributes)
+
+    def lease_expired(self) -> None:
+        """A sequence was closed because its orchestrator was silent."""
+        self._expired_leases.add(1, self._service)
 
     def queue_length(self, count: int) -> None:
         """Commands that wait for a forward pass now."""

@@ -257,6 +257,13 @@ DRAFT_AVAILABLE = _metric("specdec.draft.available", "gauge", "1", "1 while a dr
 
 # Metrics of the draft and the target service.
 OPEN_SEQUENCES = _metric("specdec.sequences.open", "gauge", "{sequence}", "Sequences open.", SERVICE)
+EXPIRED_LEASES = _metric(
+    "specdec.sequences.expired",
+    "counter",
+    "{sequence}",
+    "Sequences closed because nothing was asked of them for the length of a lease.",
+    SERVICE,
+)
 QUEUE_LENGTH = _metric("specdec.queue.length", "gauge", "{command}", "Commands waiting for a forward pass.", SERVICE)
 FORWARD_DURATION = _metric(
     "specdec.forward.duration",

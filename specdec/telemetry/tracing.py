@@ -19,6 +19,9 @@ from specdec.v1 import model_pb2
 
 AttributeValue = str | bool | int | float | Sequence[str]
 
+_MAX_TRACEPARENT_CHARACTERS = 256
+_MAX_TRACESTATE_CHARACTERS = 512
+"""What W3C asks everyone to propagate; a longer one is left behind."""
 _NO_CONTEXT = Context()
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer("specdec")
@@ -139,6 +142,10 @@ def log_fields(span: Span) -> dict[str, str]:
 
 
 def _extract(traceparent: str, tracestate: str) -> SpanContext | None:
+    if len(traceparent) > _MAX_TRACEPARENT_CHARACTERS:
+        return None
+    if len(tracestate) > _MAX_TRACESTATE_CHARACTERS:
+        tracestate = ""
     carrier = {"traceparent": traceparent, "tracestate": tracestate}
     context = trace.get_current_span(_propagator.extract(carrier, _NO_CONTEXT)).get_span_context()
     return context if context.is_valid else None

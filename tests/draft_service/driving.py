@@ -13,6 +13,7 @@ from draft_service.drafters.causal_lm import CausalLMDrafter
 from draft_service.drafters.drafter import Drafter
 from draft_service.engine import DraftEngine
 from specdec.checksum import prefix_checksum
+from specdec.engine.leases import LEASE_SECONDS
 from specdec.engine.memory import CacheMemory
 from specdec.engine.stream import Arrival
 from specdec.runner.pool import KVPool
@@ -31,8 +32,8 @@ DraftConnection = RecordingConnection[draft_pb2.DraftEvent]
 class Engine:
     """The engine around some drafter."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self.engine = DraftEngine(drafter)
+    def __init__(self, drafter: Drafter, *, lease_seconds: float = LEASE_SECONDS) -> None:
+        self.engine = DraftEngine(drafter, lease_seconds=lease_seconds)
 
     def tell(self, connection: DraftConnection, *commands: draft_pb2.DraftCommand | None) -> None:
         """Hand over commands without working on them; None ends the stream."""
@@ -66,6 +67,7 @@ class ModelEngine(Engine):
         max_law_size: int = 16,
         confidence_threshold: float = 0.0,
         memory: CacheMemory | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.model = model or tiny_llama()
         self.runner = RecordingRunner(self.model, TINY_VOCAB_SIZE)
@@ -87,7 +89,7 @@ class ModelEngine(Engine):
             max_law_size=max_law_size,
             confidence_threshold=confidence_threshold,
         )
-        super().__init__(self.drafter)
+        super().__init__(self.drafter, lease_seconds=lease_seconds)
 
 
 class Client:

@@ -13,6 +13,7 @@ CLASSES = [
     (errors.FailedPreconditionError, grpc.StatusCode.FAILED_PRECONDITION, 9),
     (errors.ResourceExhaustedError, grpc.StatusCode.RESOURCE_EXHAUSTED, 8),
     (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE, 14),
+    (errors.DataLossError, grpc.StatusCode.DATA_LOSS, 15),
     (errors.UnimplementedError, grpc.StatusCode.UNIMPLEMENTED, 12),
     (errors.UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED, 16),
     (errors.PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED, 7),
@@ -55,9 +56,13 @@ def test_every_class_is_listed_here_and_read_back() -> None:
     assert {refusal for refusal, *_ in CLASSES} == set(Refusal.__subclasses__())
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 13, 15, 99, -1])
+@pytest.mark.parametrize("number", [0, 1, 2, 13, 16, 99, -1])
 def test_codes_that_no_service_sends_on_purpose_are_internal(number: int) -> None:
     read = from_status(status_pb2.Status(code=number, message="boom"))
     assert type(read) is Refusal
     assert read.code is grpc.StatusCode.INTERNAL
     assert str(read) == "boom"
+
+
+def test_what_a_service_says_is_cut_to_a_sentence() -> None:
+    assert len(str(from_status(status_pb2.Status(code=9, message="a" * 1_000_000)))) == 500

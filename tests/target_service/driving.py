@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.checksum import prefix_checksum
+from specdec.engine.leases import LEASE_SECONDS
 from specdec.engine.memory import CacheMemory
 from specdec.engine.stream import Arrival
 from specdec.runner.hidden_states import HiddenStates
@@ -41,6 +42,7 @@ class Target:
         max_num_sequences: int = 16,
         memory: CacheMemory | None = None,
         prefill_chunk_rows: int | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.model = model or tiny_llama()
         hidden_states = HiddenStates(self.model)
@@ -63,6 +65,7 @@ class Target:
             max_batch_rows=max_batch_rows,
             prefill_chunk_rows=prefill_chunk_rows or max_batch_rows,
             hidden_states=hidden_states,
+            lease_seconds=lease_seconds,
         )
 
     def tell(self, connection: TargetConnection, *commands: target_pb2.TargetCommand | None) -> None:
@@ -190,6 +193,12 @@ class Client:
         assert event.WhichOneof("event") == "failed"
         assert len(self.target.runner.passes) == before, "what is refused is not run"
         return event.failed.code, event.failed.message
+
+    def refused_by_the_model(self) -> int:
+        """Open a sequence that the model cannot run: the code."""
+        (event,) = self.target.ask(self.connection, self.open_command())
+        code: int = event.failed.code
+        return code
 
 
 Drafts = tuple[list[int], list[int] | None]

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Sequence
 
-import grpc
 import pytest
 import torch
 
@@ -19,8 +18,6 @@ from tests.target_service.driving import Client, Target, TargetConnection, gener
 
 LENGTH = 24
 PROMPTS = [[5, 9, 200], [7], [11, 12, 13, 14, 15, 16], [300, 2]]
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-INTERNAL = grpc.StatusCode.INTERNAL.value[0]
 
 
 def some_clients(target: Target, *, connection: TargetConnection | None = None) -> list[Client]:
@@ -150,98 +147,6 @@ def test_closing_a_sequence_in_the_middle_of_its_prefill() -> None:
     assert not target.engine.step()
     assert target.runner.passes == [[17]]
     assert target.engine.num_sequences == 0
-
-
-@pytest.mark.parametrize(
-    ("problem", "code"),
-    [
-        (torch.OutOfMemoryError("out of memory"), EXHAUSTED),
-        (MemoryError(), EXHAUSTED),
-        (RuntimeError("boom"), INTERNAL),
-    ],
-)
-def test_a_pass_that_fails_fails_its_sequences_and_no_others(
-    problem: Exception, code: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    # B34: those in the pass are told and forgotten; who was not in it, and who comes next, is served.
-    target = Target()
-    clients = some_clients(target)
-    for client in clients:
-        client.open()
-    target.runner.problem = problem
-    target.runner.passes.clear()
-    for client in clients[:2]:
-        target.tell(client.connection, client.window_command([1]))
-    target.work()
-    target.runner.problem = None
-    assert target.runner.passes == [[2, 2]]
-    for client in clients[:2]:
-        (event,) = client.connection.take()
-        assert (event.failed.code, event.round) == (code, client.round)
-        assert "the sequence's cache was dropped" in event.failed.message
-    assert "a forward pass failed" in caplog.text
-    assert target.engine.num_sequences == 2
-    for client in clients:
-        if client in clients[:2]:
-            client.open()
-        while len(client.token_ids) < LENGTH:
-            client.verify([1])
-        assert client.token_ids == alone(client)
-
-
-def test_an_engine_whose_passes_keep_failing_gives_up(caplog: pytest.LogCaptureFixture) -> None:
-    target = Target()
-    target.runner.problem = RuntimeError("device lost")
-    clients = [Client(target, [1, 2]) for _ in range(3)]
-    for client in clients[:2]:
-        target.tell(client.connection, client.open_command())
-        target.work()
-        (event,) = client.connection.take()
-        assert event.failed.code == INTERNAL
-    target.tell(clients[2].connection, clients[2].open_command())
-    with pytest.raises(RuntimeError, match="device lost"):
-        target.work()
-    assert caplog.text.count("a forward pass failed") == 3
-
-
-def test_failures_far_apart_are_forgiven(caplog: pytest.LogCaptureFixture) -> None:
-    target = Target()
-    for _ in range(5):
-        client = Client(target, [1, 2], max_length=6)
-        target.runner.problem = RuntimeError("hiccup")
-        target.tell(client.connection, client.open_command())
-        target.work()
-        client.connection.take()
-        target.runner.problem = None
-        client.open()
-    assert caplog.text.count("a forward pass failed") == 5
-
-
-def test_a_model_that_gives_no_numbers_fails_the_sequence_alone(caplog: pytest.LogCaptureFixture) -> None:
-    target = Target()
-    forward = target.runner.forward
-
-    def broken_for_the_first(batch: Sequence[Work]) -> list[torch.Tensor]:
-        first, *others = forward(batch)
-        return [first.index_fill(1, torch.tensor([7]), torch.nan), *others]
-
-    clients = some_clients(target)[:2]
-    for client in clients:
-        client.open()
-    target.runner.forward = broken_for_the_first  # type: ignore[method-assign]
-    commands = [client.window_command([1]) for client in clients]
-    for client, command in zip(clients, commands, strict=True):
-        target.tell(client.connection, command)
-    target.work()
-    (failed,) = clients[0].connection.take()
-    assert (failed.failed.code, "not finite" in failed.failed.message) == (INTERNAL, True)
-    (event,) = clients[1].connection.take()
-    clients[1].commit(event, commands[1])
-    # Nobody starts from what gave no numbers; what the other one computed stays.
-    for client in clients:
-        target.tell(client.connection, client.close_command())
-    assert target.memory.pool.blocks.num_cached == 1
-    assert caplog.text == ""
 
 
 def test_sequences_that_come_back_at_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ def use_everything(recorder: Recorder) -> None:
     engine = EngineMetrics("target", recorder.meter)
     engine.open_sequences(3)
     engine.queue_length(2)
+    engine.lease_expired()
     engine.forward(duration_seconds=0.1, num_sequences=3, num_rows=12)
     engine.kv_blocks(used=3, cached=2, free=1)
     engine.kv_queued_sequences(1)
@@ -191,6 +192,13 @@ def test_levels_are_what_was_told_last(recorder: Recorder) -> None:
     assert recorder.values(names.OPEN_SEQUENCES) == {("draft",): 2}
     assert recorder.values(names.QUEUE_LENGTH) == {("draft",): 2}
     assert recorder.values(names.DRAFT_AVAILABLE) == {(): 0}
+
+
+def test_leases_that_ran_out_are_counted(recorder: Recorder) -> None:
+    metrics = EngineMetrics("draft", recorder.meter)
+    metrics.lease_expired()
+    metrics.lease_expired()
+    assert recorder.values(names.EXPIRED_LEASES) == {("draft",): 2}
 
 
 def test_key_value_memory_is_told_by_state_and_its_losses_add_up(recorder: Recorder) -> None:

@@ -176,3 +176,11 @@ def test_tracing_that_is_off_costs_microseconds() -> None:
             tracing.to_trace_context(span)
     # Measured: 3 microseconds; the bound leaves room for a busy machine.
     assert (time.perf_counter() - began) / 2000 < 50e-6
+
+
+def test_a_context_that_is_too_long_is_left_behind() -> None:
+    assert tracing.from_trace_context(model_pb2.TraceContext(traceparent=TRACEPARENT + "-" + "0" * 300)) is None
+    message = model_pb2.TraceContext(traceparent=TRACEPARENT, tracestate=",".join(f"k{i}=v" for i in range(20_000)))
+    found = tracing.from_trace_context(message)
+    assert found is not None
+    assert not found.trace_state
