@@ -138,7 +138,7 @@ async def measure(
         )
         host = await stack.enter_async_context(ServiceHost(service, host="127.0.0.1", port=0, drain_seconds=2))
         client = await stack.enter_async_context(GenerationClient(host.address))
-        if service.draft is None or not await service.draft.available(60) or not await service.target.available(60):
+        if service.drafts is None or not await service.drafts.available(60) or not await service.targets.available(60):
             raise ServiceFailedError("the orchestrator did not reach the services within a minute")
         progress.update(task, description="measuring")
         for index, prompt in enumerate(prompts):

@@ -72,7 +72,7 @@ class CandidateVerifier(Verifier):
         self._asked_round, self._trace_context = round_index, trace_context
         if self._kept is not None and self._kept[0] == round_index:
             self._send(self._kept[1])
-        verdict = await sequence.verdict(self._round_timeout_seconds)
+        verdict = await self._answer(sequence)
         number = verdict.candidate if verdict.HasField("candidate") else None
         if number != self._number:
             raise ImpossibleVerdict(f"it judged candidate {number}, and {self._number} was under way")

@@ -15,11 +15,11 @@ from orchestrator.committed import CommittedTokens
 from orchestrator.decode_loop import decode
 from orchestrator.detokenizer import IncrementalDetokenizer
 from orchestrator.drafter import Drafter
-from orchestrator.links.draft import DraftLink
 from orchestrator.links.opening import SEQUENCE_ID_BYTES, Opening
-from orchestrator.links.target import TargetLink
 from orchestrator.output import Finish, OutputAssembler, OutputPiece
 from orchestrator.pipeline import Pipeline
+from orchestrator.replicas.drafts import Drafts
+from orchestrator.replicas.targets import Targets
 from orchestrator.request import ResolvedRequest
 from orchestrator.request_stats import RequestStats
 from orchestrator.rounds import Round
@@ -38,10 +38,10 @@ class Completion:
         index: which completion of the request, from 0.
         request: what all of them have in common.
         admitted: when the request was admitted, in seconds of `time.perf_counter`.
-        target: the link to the target.
+        targets: replicas of the target.
         model_info: of the target, as it was when the request was resolved.
         tokenizer: the target's.
-        draft: the link to the draft service; None: there is none.
+        drafts: replicas of the draft service; None: there are none.
         settings: of the orchestrator.
         metrics: where the rounds are counted.
         experience: of all requests, for the choice of K.
@@ -53,10 +53,10 @@ class Completion:
         index: int,
         request: ResolvedRequest,
         admitted: float,
-        target: TargetLink,
+        targets: Targets,
         model_info: model_pb2.ModelInfo,
         tokenizer: PromptTokenizer,
-        draft: DraftLink | None,
+        drafts: Drafts | None,
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
         experience: SharedExperience,
@@ -64,9 +64,9 @@ class Completion:
     ) -> None:
         self._index = index
         self._request = request
-        self._target = target
+        self._targets = targets
         self._model_info = model_info
-        self._draft = draft
+        self._drafts = drafts
         self._settings = settings
         self._metrics = metrics
         self._experience = experience
@@ -140,7 +140,7 @@ class Completion:
             [*request.prompt_ids, *self._resumed_ids], self._model_info.vocab_size, request.max_length
         )
         window_size = self._window_size()
-        draft = None if window_size is NO_DRAFTS else self._draft
+        draft = None if window_size is NO_DRAFTS else self._drafts
         opening = Opening(
             prompt_length=len(request.prompt_ids),
             sampling=request.sampling.for_completion(self._index).to_proto(),
@@ -152,7 +152,7 @@ class Completion:
         )
         timeout_seconds, catch_up = settings.draft_timeout_seconds, self._experience.catch_up
         drafting = (draft, sequence_id, opening, committed, timeout_seconds, metrics, catch_up, self._pipeline)
-        verifying = (self._target, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
+        verifying = (self._targets, sequence_id, opening, committed, settings.round_timeout_seconds, metrics)
         output = self._output
         if self._pipeline.pushes_candidates and draft is not None and self._ignores_drafts:
             pushing = CandidateVerifier(*verifying)
@@ -174,7 +174,7 @@ class Completion:
         limit = self._model_info.max_num_draft_tokens
         if asked is None and self._settings.num_draft_tokens != "auto":
             asked = min(self._settings.num_draft_tokens, limit)
-        if self._draft is None or asked == 0 or limit == 0:
+        if self._drafts is None or asked == 0 or limit == 0:
             return NO_DRAFTS
         self._experience.announce(self._model_info)
         if asked is not None:
@@ -182,4 +182,4 @@ class Completion:
         experience = self._experience if self._ignores_drafts else self._experience.costs_only()
         # What becomes of a tree is not drafted ahead for.
         branches = self._ignores_drafts and self._settings.pipeline not in ("ahead", "candidates")
-        return MeasuredWindowSize(limit, experience, has_model=self._draft.has_model, branches=branches)
+        return MeasuredWindowSize(limit, experience, has_model=self._drafts.has_model, branches=branches)

@@ -14,12 +14,13 @@ from opentelemetry.trace import Span
 from orchestrator.candidates import Candidates, read_candidates
 from orchestrator.catch_up import CatchUp
 from orchestrator.committed import CommittedTokens
+from orchestrator.draft_choice import DraftChoice, is_past_context
 from orchestrator.drafted import EMPTY, NOTHING_DRAFTED, PREFILL, Drafted
-from orchestrator.links.draft import NOTHING_AHEAD, AheadWish, DraftLink, DraftSequence
+from orchestrator.links.draft import NOTHING_AHEAD, AheadWish, DraftSequence
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
 from orchestrator.pipeline import Pipeline, PipelineOfRequest
-from orchestrator.rest import Rest
+from orchestrator.replicas.drafts import Drafts
 from orchestrator.verifier import Judged
 from orchestrator.window import EMPTY_WINDOW, ImpossibleProposal, Window
 from orchestrator.window_sizes import NO_TOKENS, WindowSizes
@@ -39,10 +40,10 @@ class Drafter:
     """Asks for proposals and tells the draft service what became of them.
 
     A draft service that is missing, slow or wrong costs this request its drafts, nothing else: the sequence is opened
-    again after a pause, which grows with each failure in a row.
+    again on another replica, or after a pause, which grows with each failure in a row.
 
     Args:
-        link: to the draft service; None: there is none.
+        drafts: replicas of the draft service; None: there are none.
         sequence_id: names the request on every stream.
         opening: what the draft service is told besides the tokens.
         committed: tokens so far; read, never changed.
@@ -55,7 +56,7 @@ class Drafter:
 
     def __init__(
         self,
-        link: DraftLink | None,
+        drafts: Drafts | None,
         sequence_id: bytes,
         opening: Opening,
         committed: CommittedTokens,
@@ -65,7 +66,9 @@ class Drafter:
         pipeline: Pipeline | None = None,
         on_candidates: Callable[[int, Candidates], None] | None = None,
     ) -> None:
-        self._link = link
+        self._choice = DraftChoice(drafts, opening)
+        self._link = self._choice.likely
+        """To the replica that has the sequence, or had it last."""
         self._pipeline = PipelineOfRequest(pipeline or Pipeline("off"))
         self._metrics = metrics
         self._catch_up = catch_up or CatchUp()
@@ -91,8 +94,6 @@ class Drafter:
         """Of the last round."""
         self._lacks_features = False
         """The draft service was opened in mid-request, and reads states of the target that it has not seen."""
-        self._rest = Rest()
-        self._failure_cause = ""
         self._span: Span = trace.INVALID_SPAN
 
     def prefill(self) -> None:
@@ -143,7 +144,10 @@ class Drafter:
             self._give_up()
         self._proposed = ()
         self._lacks_features = False
+        if self._link is not None and self._choice.is_better_moved(self._link):
+            self._give_up()
         if self._sequence is None or self._is_past_context():
+            self._link = self._link or self._choice.likely
             if self._reads_features:
                 # Its model would draft from guesses alone. The verdict of this round brings it what it needs.
                 self._asked = sizes = replace(sizes, model=0)
@@ -193,7 +197,7 @@ class Drafter:
             self._ahead = NOTHING_AHEAD
             drafted = Drafted(EMPTY_WINDOW, PREFILL, time.perf_counter() - began)
         elif proposal is None:
-            drafted = Drafted(EMPTY_WINDOW, self._failure_cause, time.perf_counter() - began)
+            drafted = Drafted(EMPTY_WINDOW, self._choice.cause, time.perf_counter() - began)
         else:
             window, sent = proposal
             # Lookup alone, beside a model, is asked on the off chance.
@@ -241,7 +245,8 @@ class Drafter:
 
     def _note_run(self, proposal: draft_pb2.Proposal) -> None:
         """The drafter is at work, and its model, if it made this, has run all tokens before it."""
-        self._rest.worked()
+        if self._link is not None:
+            self._choice.worked(self._link)
         if self._num_lacking and proposal.source not in LOOKUP_SOURCES:
             self._catch_up.observe(self._num_lacking, proposal.timings)
             self._run_length = proposal.base_length
@@ -290,41 +295,35 @@ class Drafter:
         """Open the sequence with all that is committed, if that can be done now; else note the cause."""
         self._give_up()
         self._is_late, self._run_length = False, 0
-        if not self._rest.is_over:
+        link = self._choice.choose(len(self._committed))
+        if link is None:
             return
-        if self._link is None or not self._link.is_available:
-            self._failure_cause = "unavailable"
-        elif not self._link.suits(self._opening.acceptance_rule):
-            self._failure_cause = "mismatch"
-        elif self._reads_features and not self._opening.feature_states:
-            # The request began before the draft service was there, so the target tells it nothing.
-            self._failure_cause = "late"
-        elif self._is_past_context():
-            self._failure_cause = "context"
-        else:
-            if self._epoch:
-                self._metrics.resync("draft")
-            self._epoch += 1
-            try:
-                self._sequence = self._link.open(
-                    self._sequence_id,
-                    self._epoch,
-                    round_index,
-                    self._opening,
-                    self._committed.token_ids,
-                    self._most(sizes),
-                    tracing.to_trace_context(self._span),
-                    self._take_candidates,
-                )
-            except LinkLost:
-                self._fail("lost")
+        if self._epoch:
+            self._metrics.resync("draft")
+            if link is not self._link:
+                self._metrics.failover("draft")
+        self._link = link
+        self._epoch += 1
+        try:
+            self._sequence = link.open(
+                self._sequence_id,
+                self._epoch,
+                round_index,
+                self._opening,
+                self._committed.token_ids,
+                self._most(sizes),
+                tracing.to_trace_context(self._span),
+                self._take_candidates,
+            )
+        except LinkLost:
+            self._fail("lost")
 
     def _fail(self, cause: str, seconds_lost: float = 0.0) -> None:
         """Give the sequence up, and rest for a while."""
         _log.info("the draft service failed a sequence: %s", cause)
         self._give_up()
-        self._failure_cause = cause
-        self._rest.failed(seconds_lost)
+        if self._link is not None:
+            self._choice.failed(self._link, cause, seconds_lost)
 
     def _drafts_ahead(self, sizes: WindowSizes) -> bool:
         model_info = self._link.model_info if self._link is not None else None
@@ -342,6 +341,4 @@ class Drafter:
         return sizes.at_most(model_info.max_num_draft_tokens if model_info is not None else 0)
 
     def _is_past_context(self) -> bool:
-        """The drafter's context has no room for another token."""
-        model_info = self._link.model_info if self._link is not None else None
-        return model_info is not None and 0 < model_info.max_context_length <= len(self._committed)
+        return self._link is not None and is_past_context(self._link, len(self._committed))

@@ -12,10 +12,10 @@ import grpc
 from opentelemetry.trace import Span, SpanContext
 
 from orchestrator.completion import Completion
-from orchestrator.links.draft import DraftLink
-from orchestrator.links.target import TargetLink
 from orchestrator.merging import merged
 from orchestrator.pipeline import Pipeline
+from orchestrator.replicas.drafts import Drafts
+from orchestrator.replicas.targets import Targets
 from orchestrator.request import ResolvedRequest, resolve_request
 from orchestrator.request_stats import sum_attributes
 from orchestrator.settings import OrchestratorSettings
@@ -37,8 +37,8 @@ class Generation:
 
     Args:
         request: as the client sent it.
-        target: the link to the target; available.
-        draft: the link to the draft service; None: there is none.
+        targets: replicas of the target; one is available.
+        drafts: replicas of the draft service; None: there are none.
         settings: of the orchestrator.
         metrics: where the request and its rounds are counted.
         experience: of all requests, for the choice of K.
@@ -49,27 +49,27 @@ class Generation:
     def __init__(
         self,
         request: generation_pb2.GenerateRequest,
-        target: TargetLink,
-        draft: DraftLink | None,
+        targets: Targets,
+        drafts: Drafts | None,
         settings: OrchestratorSettings,
         metrics: OrchestratorMetrics,
         experience: SharedExperience,
         pipeline: Pipeline,
         parent: SpanContext | None,
     ) -> None:
-        if target.model_info is None or target.tokenizer is None:
-            raise UnavailableError(f"the target is not available: {target.problem}")
+        if targets.model_info is None or targets.tokenizer is None:
+            raise UnavailableError(f"the target is not available: {targets.problem}")
         self._request = request
-        self._target = target
-        self._draft = draft
+        self._targets = targets
+        self._drafts = drafts
         self._settings = settings
         self._metrics = metrics
         self._experience = experience
         self._pipeline = pipeline
         self._parent = parent
-        self._model_info = target.model_info
-        self._model = target.model_info.model_id
-        self._tokenizer = target.tokenizer
+        self._model_info = targets.model_info
+        self._model = targets.model_info.model_id
+        self._tokenizer = targets.tokenizer
         self._operation = "chat" if request.HasField("chat") else "text_completion"
         self._admitted = time.perf_counter()
         self._completions: list[Completion] = []
@@ -104,10 +104,10 @@ class Generation:
                 index,
                 request,
                 self._admitted,
-                self._target,
+                self._targets,
                 self._model_info,
                 self._tokenizer,
-                self._draft,
+                self._drafts,
                 self._settings,
                 self._metrics,
                 self._experience,

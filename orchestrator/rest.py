@@ -1,4 +1,4 @@
-"""How long a draft service that failed a request is left alone."""
+"""How long a replica that failed is left alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAUSE_PER_SECOND_LOST = 16
 
 
 class Rest:
-    """Pauses of one request, which grow with each failure in a row."""
+    """Pauses, which grow with each failure in a row: of one request with a draft service, or of all with a replica."""
 
     def __init__(self) -> None:
         self._num_failures = 0
@@ -20,10 +20,10 @@ class Rest:
 
     @property
     def is_over(self) -> bool:
-        """Whether the draft service may be asked again."""
+        """Whether it may be asked again."""
         return time.perf_counter() >= self._ends
 
-    def failed(self, seconds_lost: float) -> None:
+    def failed(self, seconds_lost: float = 0.0) -> None:
         """It failed, and was waited for in vain for so long."""
         pause_seconds = max(_FIRST_PAUSE_SECONDS * 2**self._num_failures, _PAUSE_PER_SECOND_LOST * seconds_lost)
         self._num_failures = min(self._num_failures + 1, _MAX_DOUBLINGS)

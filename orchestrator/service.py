@@ -11,9 +11,10 @@ from typing import Any
 import grpc.aio
 
 from orchestrator.generation import Generation
-from orchestrator.links.draft import DraftLink
-from orchestrator.links.target import TargetLink
 from orchestrator.pipeline import Pipeline
+from orchestrator.replicas.addresses import Addresses
+from orchestrator.replicas.drafts import Drafts
+from orchestrator.replicas.targets import Targets
 from orchestrator.round_costs import RoundCosts
 from orchestrator.security import draft_security, target_security
 from orchestrator.settings import OrchestratorSettings
@@ -50,11 +51,24 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self._metrics = metrics or OrchestratorMetrics()
         self._pipeline = Pipeline(settings.pipeline)
         self._experience = SharedExperience(RoundCosts(self._pipeline.hiding))
-        self.target = TargetLink(settings.target, self._metrics, self._report, security=target_security(settings))
-        self.draft: DraftLink | None = None
-        if settings.draft:
-            self.draft = DraftLink(
-                settings.draft, self.target, self._metrics, self._report, security=draft_security(settings)
+        following = {"resolve_seconds": settings.resolve_seconds, "silence_seconds": settings.silence_seconds}
+        self.targets = Targets(
+            Addresses.parse(settings.target),
+            self._metrics,
+            self._report,
+            security=target_security(settings),
+            **following,
+        )
+        self.drafts: Drafts | None = None
+        draft_addresses = Addresses.parse(settings.draft)
+        if draft_addresses:
+            self.drafts = Drafts(
+                draft_addresses,
+                self.targets,
+                self._metrics,
+                self._report,
+                security=draft_security(settings),
+                **following,
             )
         self._health: Health | None = None
         self._mismatch = ""
@@ -72,9 +86,9 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         """Begin to connect to the services. Health follows the target from now on."""
         self._health = health
         self._report()
-        self.target.start()
-        if self.draft is not None:
-            self.draft.start()
+        self.targets.start()
+        if self.drafts is not None:
+            self.drafts.start()
 
     async def drain(self) -> None:
         """Refuse further requests, and wait until the running ones are done."""
@@ -83,9 +97,9 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
 
     async def close(self) -> None:
         """Close the links."""
-        if self.draft is not None:
-            await self.draft.close()
-        await self.target.close()
+        if self.drafts is not None:
+            await self.drafts.close()
+        await self.targets.close()
 
     async def Generate(  # noqa: N802 - named by the proto
         self, request: generation_pb2.GenerateRequest, context: Context
@@ -113,8 +127,8 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         parent = tracing.from_metadata(list(context.invocation_metadata() or ()))
         return Generation(
             request,
-            self.target,
-            self.draft,
+            self.targets,
+            self.drafts,
             self._settings,
             self._metrics,
             self._experience,
@@ -127,8 +141,8 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         """Count a request as running, or refuse it."""
         if self._is_draining:
             raise UnavailableError("the orchestrator is shutting down; use another replica")
-        if not self.target.is_available:
-            raise UnavailableError(f"the target is not available: {self.target.problem}")
+        if not self.targets.is_available:
+            raise UnavailableError(f"the target is not available: {self.targets.problem}")
         limit = self._settings.max_concurrent_requests
         if self._num_active >= limit:
             raise ResourceExhaustedError(
@@ -151,11 +165,13 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     def _report(self) -> None:
         """Tell health, metrics and the log how the links are."""
         if self._health is not None:
-            self._health.set_serving(self.target.is_available)
-        if self.draft is None:
+            self._health.set_serving(self.targets.is_available)
+        self._metrics.replicas_available("target", len(self.targets.accepting()))
+        if self.drafts is None:
             return
-        mismatch = self.draft.mismatch
-        self._metrics.draft_available(self.draft.is_available and not mismatch)
+        mismatch = self.drafts.mismatch
+        self._metrics.draft_available(self.drafts.is_available)
+        self._metrics.replicas_available("draft", len(self.drafts.accepting()))
         if mismatch and mismatch != self._mismatch:
             _log.error("going on without the draft service: %s", mismatch)
         self._mismatch = mismatch

@@ -2,10 +2,23 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
+from orchestrator.replicas.addresses import AddressError, Addresses
 from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT, File, ServiceSettings
+
+
+def _check_addresses(value: str) -> str:
+    try:
+        Addresses.parse(value)
+    except AddressError as error:
+        raise PydanticCustomError("addresses", "{reason}", {"reason": str(error)}) from error
+    return value
+
+
+AddressList = Annotated[str, AfterValidator(_check_addresses)]
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -16,10 +29,19 @@ class OrchestratorSettings(ServiceSettings):
     port: int = Field(
         DEFAULT_ORCHESTRATOR_PORT, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
     )
-    target: str = Field(f"127.0.0.1:{DEFAULT_TARGET_PORT}", description="gRPC address of the target service.")
-    draft: str = Field(
+    target: AddressList = Field(
+        f"127.0.0.1:{DEFAULT_TARGET_PORT}",
+        min_length=1,
+        description="gRPC addresses of the target's replicas, with commas between them; dns:///NAME:PORT is one "
+        "replica for each address that the name has.",
+    )
+    draft: AddressList = Field(
         f"127.0.0.1:{DEFAULT_DRAFT_PORT}",
-        description="gRPC address of the draft service; empty: plain decoding only.",
+        description="gRPC addresses of the draft service's replicas, as for the target; empty: plain decoding only.",
+    )
+    resolve_seconds: float = Field(2.0, gt=0, description="How often names are looked up again.")
+    silence_seconds: float = Field(
+        2.0, ge=1.25, description="A draft or target replica that does not answer pings for so long is given up."
     )
     tls_ca: File = Field(
         None,

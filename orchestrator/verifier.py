@@ -1,4 +1,4 @@
-"""The target's side of one request: a verdict for every round, whatever happens to the replica's cache."""
+"""The target's side of one request: a verdict for every round, whatever happens to a replica."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from orchestrator.committed import CommittedTokens, ImpossibleVerdict
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
 from orchestrator.links.target import TargetLink, TargetSequence
+from orchestrator.replicas.targets import Targets
 from orchestrator.window import EMPTY_WINDOW, Window
 from specdec.errors import (
     FailedPreconditionError,
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 5
 """Failures in a row after which a sequence is given up: it may be what brings the target down."""
+_SILENT = "it has been silent for too long"
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
 
@@ -50,10 +52,10 @@ class Judged:
 
 
 class Verifier:
-    """Has windows judged. If the target lost the sequence, opens it again with all that is committed.
+    """Has windows judged. If the target lost the sequence, opens it again with all that is committed, maybe elsewhere.
 
     Args:
-        link: to the target.
+        targets: the replicas of the target.
         sequence_id: names the request on every stream.
         opening: what the target is told besides the tokens.
         committed: tokens so far; read, never changed.
@@ -63,29 +65,30 @@ class Verifier:
 
     def __init__(
         self,
-        link: TargetLink,
+        targets: Targets,
         sequence_id: bytes,
         opening: Opening,
         committed: CommittedTokens,
         round_timeout_seconds: float,
         metrics: OrchestratorMetrics,
     ) -> None:
-        self._link = link
+        self._targets = targets
         self._metrics = metrics
         self._sequence_id = sequence_id
         self._opening = opening
         self._committed = committed
         self._round_timeout_seconds = round_timeout_seconds
-        self._vocabulary = link.vocabulary
+        self._kind = targets.kind
         self._epoch = 0
         self._num_failures = 0
+        self._link: TargetLink | None = None
         self._sequence: TargetSequence | None = None
 
     async def prefill(self, parent: Span) -> Judged:
         """Open the sequence: round 0, which commits one token.
 
         Raises:
-            Refusal: the target does not take the sequence, or is not there (`UnavailableError`).
+            Refusal: no target takes the sequence, or none is there (`UnavailableError`).
         """
         began = time.perf_counter()
         with tracing.span(names.PREFILL, parent=parent) as span:
@@ -95,6 +98,7 @@ class Verifier:
                     names.INPUT_TOKENS: len(self._committed),
                     names.CACHED_TOKENS: judged.num_cached_tokens,
                     names.SEQUENCE_EPOCH: self._epoch,
+                    **self._place(),
                 }
             )
             judged.wait_seconds = time.perf_counter() - began
@@ -108,14 +112,21 @@ class Verifier:
         """
         began = time.perf_counter()
         with tracing.span(names.VERIFY, parent=parent, attributes={names.ROUND_NUM_DRAFT_TOKENS: len(window)}) as span:
+            epoch = self._epoch
             judged = await self._verify(round_index, window, tracing.to_trace_context(span))
+            if self._epoch != epoch:
+                span.set_attributes({names.SEQUENCE_EPOCH: self._epoch, **self._place()})
             judged.wait_seconds = time.perf_counter() - began
             return judged
 
     async def _verify(self, round_index: int, window: Window, trace_context: model_pb2.TraceContext | None) -> Judged:
-        if self._sequence is None:
+        if self._sequence is None or self._link is None:
             raise RuntimeError("prefill comes first")
         deadline = self._deadline()
+        if self._link.is_leaving and self._targets.accepting([self._link]):
+            # Nothing has failed: it shuts down, and waits for those that it has.
+            self._move("leaving")
+            return await self._open(round_index, deadline, trace_context)
         try:
             verdict = await self._verdict(self._sequence, round_index, window, trace_context)
             token_ids = self._committed.outcome(window, verdict)
@@ -139,9 +150,38 @@ class Verifier:
     ) -> target_pb2.Verdict:
         """Send the window and wait for its verdict."""
         committed = self._committed
-        return await sequence.verify(
-            round_index, len(committed), committed.checksum, window, self._round_timeout_seconds, trace_context
-        )
+        sequence.ask(round_index, len(committed), committed.checksum, window, trace_context)
+        return await self._answer(sequence)
+
+    async def _answer(self, sequence: TargetSequence) -> target_pb2.Verdict:
+        """The verdict of the round asked for, unless another replica had better be asked.
+
+        Raises:
+            LinkLost: the stream broke, or the replica is silent and there is another one.
+            Refusal, AnswerOverdue: as `TargetSequence.verdict`.
+        """
+        asked = asyncio.get_running_loop().time()
+        link = sequence.link
+        await self._heard(sequence, asked, asked + self._round_timeout_seconds, link.patience.round_seconds())
+        verdict = sequence.verdict_now()
+        link.patience.answered(asyncio.get_running_loop().time() - asked)
+        return verdict
+
+    async def _heard(self, sequence: TargetSequence, asked: float, deadline: float, patience_seconds: float) -> None:
+        """Wait for an answer, up to the deadline.
+
+        Raises:
+            LinkLost: the replica has been silent to everybody for longer than is usual, and there is another one.
+        """
+        loop = asyncio.get_running_loop()
+        link = sequence.link
+        while not sequence.is_answered and loop.time() < deadline:
+            silent_until = max(asked, link.heard) + patience_seconds
+            if loop.time() >= silent_until:
+                if self._targets.accepting([link]):
+                    raise LinkLost(_SILENT)
+                silent_until = loop.time() + _LAST_PAUSE_SECONDS
+            await sequence.answered(max(min(silent_until, deadline) - loop.time(), 0.001))
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time."""
@@ -152,31 +192,41 @@ class Verifier:
         """Open the sequence under the next epoch, with all that is committed; try again while that may help."""
         loop = asyncio.get_running_loop()
         pause_seconds = _FIRST_PAUSE_SECONDS
+        refused: list[TargetLink] = []
+        is_first = self._epoch == 0
         while True:
-            if not await self._link.available(deadline - loop.time()):
-                raise UnavailableError(f"the target is not available: {self._link.problem}")
-            if self._link.vocabulary != self._vocabulary:
-                raise UnavailableError("the target was replaced by one with another tokenizer; send the request again")
-            is_first = self._epoch == 0
-            self._epoch += 1
-            if not is_first:
+            link = await self._choose(refused, deadline)
+            if link is not self._link and self._link is not None:
+                self._metrics.failover("target")
+            self._link = link
+            if self._epoch:
                 self._metrics.resync("target")
+            self._epoch += 1
+            asked = loop.time()
             try:
-                self._sequence = self._link.open(
+                self._sequence = link.open(
                     self._sequence_id, self._epoch, round_index, self._opening, self._committed.token_ids, trace_context
                 )
-                opened = await self._sequence.opened(deadline - loop.time())
+                await self._heard(self._sequence, asked, deadline, link.patience.open_seconds(len(self._committed)))
+                opened = self._sequence.opened_now()
                 token_ids = self._committed.outcome(EMPTY_WINDOW, opened.first)
-                return Judged(EMPTY_WINDOW, opened.first, token_ids, num_cached_tokens=opened.num_cached_tokens)
+                num_cached_tokens = opened.num_cached_tokens
+                link.patience.opened(loop.time() - asked, len(self._committed) - num_cached_tokens)
+                link.rest.worked()
+                return Judged(EMPTY_WINDOW, opened.first, token_ids, num_cached_tokens=num_cached_tokens)
             except AnswerOverdue:
                 raise self._overdue() from None
             except (LinkLost, FailedPreconditionError, ImpossibleVerdict) as failure:
                 self._count_failure(failure)
             except (UnavailableError, ResourceExhaustedError) as refusal:
-                # A replica that is full or going away. A new request is better sent elsewhere; a running one waits.
+                # A replica that is full or going away: another one may do it. A running sequence waits for one.
+                refused.append(link)
+                if self._targets.accepting(refused):
+                    continue
                 pause_seconds = min(max(pause_seconds, refusal.retry_seconds or 0.0), _LAST_PAUSE_SECONDS)
                 if is_first or loop.time() + pause_seconds >= deadline:
                     raise
+                refused.clear()
             except Refusal as refusal:
                 if is_first:
                     raise
@@ -184,13 +234,39 @@ class Verifier:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
 
+    async def _choose(self, refused: list[TargetLink], deadline: float) -> TargetLink:
+        """The replica to open the sequence on; waits for one."""
+        loop = asyncio.get_running_loop()
+        targets, token_ids, salt = self._targets, self._committed.token_ids, self._opening.cache_salt
+        cached = targets.prefixes.find(token_ids, salt)
+        while True:
+            if targets.is_available and targets.kind.difference(self._kind):
+                raise UnavailableError("the target was replaced by another model; send the request again")
+            link = targets.choose(self._opening.max_length, cached, refused)
+            if link is not None:
+                targets.prefixes.note(token_ids, salt, link.address)
+                return link
+            if loop.time() >= deadline:
+                raise UnavailableError(f"the target is not available: {targets.problem}")
+            await targets.changed(deadline - loop.time())
+
     def _count_failure(self, failure: Exception) -> None:
-        _log.info("the target failed a sequence: %s", failure)
-        if self._sequence is not None:
-            self._sequence.close()
+        self._move(str(failure))
         self._num_failures += 1
+        if self._link is not None and not isinstance(failure, Refusal):
+            self._link.rest.failed()
         if self._num_failures >= _MAX_FAILURES:
             raise UnavailableError(f"the target failed this sequence {_MAX_FAILURES} times in a row: {failure}")
+
+    def _move(self, why: str) -> None:
+        """Give the sequence up where it is."""
+        _log.info("a sequence is opened again: %s", why)
+        if self._sequence is not None:
+            self._sequence.close()
+
+    def _place(self) -> dict[str, str]:
+        """Where it is, for the trace."""
+        return {names.REPLICA: self._link.address} if self._link is not None else {}
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._round_timeout_seconds

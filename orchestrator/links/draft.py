@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc.aio
 
-from orchestrator.links.link import HANDSHAKE_SECONDS, Link, check_protocol_version
+from orchestrator.links.link import HANDSHAKE_SECONDS, SILENCE_SECONDS, Link, check_protocol_version
 from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
-from orchestrator.links.target import TargetLink
 from orchestrator.window_sizes import WindowSizes
 from specdec.features import MAX_BYTES
 from specdec.serving.channel_security import ChannelSecurity
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
+
+
+class ServedTarget(Protocol):
+    """What a drafter is held against."""
+
+    @property
+    def model_info(self) -> model_pb2.ModelInfo | None:
+        """Facts of the target; None: not known yet."""
 
 
 class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb2.DraftEvent]):
@@ -26,13 +34,14 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
     def __init__(
         self,
         address: str,
-        target: TargetLink,
+        target: ServedTarget,
         metrics: OrchestratorMetrics,
         on_change: Callable[[], None],
         *,
         security: ChannelSecurity | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
-        super().__init__(address, metrics, on_change, security=security)
+        super().__init__(address, metrics, on_change, security=security, silence_seconds=silence_seconds)
         self._target = target
 
     @property
@@ -128,6 +137,9 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
 
     def _events(self, response: draft_pb2.ProposeResponse) -> Iterable[draft_pb2.DraftEvent]:
         return response.events
+
+    def _load(self, response: draft_pb2.ProposeResponse) -> model_pb2.Load | None:
+        return response.load if response.HasField("load") else None
 
 
 @dataclass(frozen=True, slots=True)

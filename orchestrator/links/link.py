@@ -12,9 +12,12 @@ from typing import Any, Generic
 import grpc.aio
 
 from orchestrator.links.mailbox import Event, LinkLost, Mailbox
+from orchestrator.links.patience import Patience
 from orchestrator.links.stream import BatchedStream, Command, ProtobufMessage, Response
+from orchestrator.links.watching import watch_health
+from orchestrator.rest import Rest
 from specdec import PROTOCOL_VERSION
-from specdec.serving.channel import open_channel
+from specdec.serving.channel import Keepalive, open_channel
 from specdec.serving.channel_security import ChannelSecurity
 from specdec.serving.security_error import SecurityError
 from specdec.telemetry.metrics import LinkName, OrchestratorMetrics
@@ -29,6 +32,8 @@ MAX_MESSAGE_BYTES = 64 << 20
 _FIRST_RETRY_SECONDS = 0.1
 _LAST_RETRY_SECONDS = 5.0
 _CLOSED = "the link is closed"
+SILENCE_SECONDS = 2.0
+"""By default, how long a replica may leave pings unanswered."""
 _STEADY_SECONDS = 5.0
 """A connection that lasted this long was a good one: the next attempt comes soon."""
 
@@ -41,13 +46,15 @@ class Link(ABC, Generic[Command, Response, Event]):
     """Owns the channel and the one stream to a replica, and connects again whenever they break.
 
     It is available between a handshake that passed and the end of the stream. Sequences live on the stream: when it
-    ends, each of them learns it at once, through its mailbox.
+    ends, each of them learns it at once, through its mailbox. A replica that shuts down, or says that it is not well,
+    is available still, for the sequences that it has: it is leaving.
 
     Args:
         address: of the replica.
         metrics: where traffic and stale events are counted.
         on_change: called when the link has become available or unavailable, or the reason has changed.
         security: certificates and secrets, read again for each attempt to connect; None: plaintext.
+        silence_seconds: a replica that does not answer pings for so long is given up.
     """
 
     service_name: LinkName
@@ -59,13 +66,26 @@ class Link(ABC, Generic[Command, Response, Event]):
         on_change: Callable[[], None],
         *,
         security: ChannelSecurity | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self.address = address
         self._security = security
+        # A ping after two fifths of the time without a word, and as long again and a little for its answer.
+        self._keepalive = Keepalive(0.4 * silence_seconds, 0.5 * silence_seconds)
         self.model_info: model_pb2.ModelInfo | None = None
         """Facts from the last handshake that passed."""
         self.problem = "not connected yet"
         """Why the link is not available, for people. Empty: it is."""
+        self.load = model_pb2.Load()
+        """How busy the replica said it was."""
+        self.patience = Patience(0.75 * silence_seconds)
+        self.rest = Rest()
+        """After failures of the replica others are preferred for a while."""
+        self.heard = 0.0
+        """When the last event came, by the clock of the event loop."""
+        self._num_sequences_then = 0
+        self._is_serving = True
+        self._is_retired = False
         self._metrics = metrics
         self._on_change = on_change
         self._is_up = asyncio.Event()
@@ -82,6 +102,22 @@ class Link(ABC, Generic[Command, Response, Event]):
     def num_sequences(self) -> int:
         """Sequences open on this link."""
         return len(self._mailboxes)
+
+    @property
+    def is_leaving(self) -> bool:
+        """It takes no new sequences, and those that it has are better moved."""
+        return self._is_retired or not self._is_serving
+
+    @property
+    def expected_sequences(self) -> int:
+        """Sequences on the replica, of all orchestrators: as it said, and as it has changed from here since."""
+        return max(self.load.num_sequences + self.num_sequences - self._num_sequences_then, self.num_sequences)
+
+    def retire(self, *, is_retired: bool = True) -> None:
+        """The replica is not listed any more, or is again."""
+        if is_retired != self._is_retired:
+            self._is_retired = is_retired
+            self._on_change()
 
     def start(self) -> None:
         """Begin to connect; on the event loop that will use the link."""
@@ -144,6 +180,10 @@ class Link(ABC, Generic[Command, Response, Event]):
     def _events(self, response: Response) -> Iterable[Event]:
         """The events in a response message."""
 
+    @abstractmethod
+    def _load(self, response: Response) -> model_pb2.Load | None:
+        """The load in a response message; None: it has none."""
+
     def _packed(self, commands: list[Command]) -> ProtobufMessage:
         message = self._pack(commands)
         self._metrics.sent(self.service_name, message.ByteSize())
@@ -151,7 +191,11 @@ class Link(ABC, Generic[Command, Response, Event]):
 
     def _deliver(self, response: Response) -> None:
         self._metrics.received(self.service_name, response.ByteSize())
+        load = self._load(response)
+        if load is not None:
+            self.load, self._num_sequences_then = load, self.num_sequences
         for event in self._events(response):
+            self.heard = asyncio.get_running_loop().time()
             mailbox = self._mailboxes.get(event.sequence_id)
             if mailbox is None or not mailbox.put(event):
                 self._metrics.stale_event(self.service_name)
@@ -179,22 +223,36 @@ class Link(ABC, Generic[Command, Response, Event]):
     async def _connect_once(self) -> None:
         """Connect, and stay connected until the stream ends."""
         # A channel of its own for each attempt, so that grpc's backoff is not added to this one's.
-        async with open_channel(self.address, max_message_bytes=MAX_MESSAGE_BYTES, security=self._security) as channel:
+        async with open_channel(
+            self.address, max_message_bytes=MAX_MESSAGE_BYTES, keepalive=self._keepalive, security=self._security
+        ) as channel:
             self.model_info = await self._handshake(channel)
             stream = BatchedStream(self._call(channel), self._packed, self._deliver)
+            self.load, self._num_sequences_then = model_pb2.Load(), 0
+            self._is_serving = True
             self._stream = stream
             self._is_up.set()
             self._note("")
             problem = _CLOSED
+            health = asyncio.create_task(watch_health(channel, self._note_health))
             try:
                 problem = await stream.run()
             finally:
+                health.cancel()
+                await asyncio.gather(health, return_exceptions=True)
                 self._stream = None
                 self._is_up.clear()
                 lost, self._mailboxes = self._mailboxes, {}
                 for mailbox in lost.values():
                     mailbox.fail(LinkLost(f"the stream to the {self.service_name} service broke"))
                 self._note(problem)
+
+    def _note_health(self, is_serving: bool) -> None:
+        if is_serving != self._is_serving:
+            self._is_serving = is_serving
+            if not is_serving:
+                _log.warning("the %s service at %s takes no new sequences", self.service_name, self.address)
+            self._on_change()
 
     def _note(self, problem: str) -> None:
         """Keep, log and report a change of state."""

@@ -96,23 +96,44 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
     def _events(self, response: target_pb2.VerifyResponse) -> Iterable[target_pb2.TargetEvent]:
         return response.events
 
+    def _load(self, response: target_pb2.VerifyResponse) -> model_pb2.Load | None:
+        return response.load if response.HasField("load") else None
+
 
 class TargetSequence:
     """One epoch of a sequence on the target."""
 
     def __init__(self, link: TargetLink, mailbox: Mailbox[target_pb2.TargetEvent]) -> None:
-        self._link = link
+        self.link = link
         self._mailbox = mailbox
 
-    async def opened(self, timeout_seconds: float) -> target_pb2.Opened:
-        """The answer to the open.
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer to what was asked last, or a failure, is there to be taken."""
+        return self._mailbox.is_settled
+
+    async def answered(self, timeout_seconds: float) -> bool:
+        """Wait for it; it may be waited for again. Returns `is_answered`."""
+        return await self._mailbox.wait(timeout_seconds)
+
+    def opened_now(self) -> target_pb2.Opened:
+        """The answer to the open, without waiting.
 
         Raises:
             LinkLost: the stream broke.
             Refusal: the target refused the sequence.
-            AnswerOverdue: no answer in time.
+            AnswerOverdue: there is none.
         """
-        return (await self._mailbox.take(timeout_seconds)).opened
+        return self._mailbox.take_now().opened
+
+    def verdict_now(self) -> target_pb2.Verdict:
+        """The verdict of the round asked for or expected, without waiting; raises as `opened_now` does."""
+        return self._mailbox.take_now().verdict
+
+    async def opened(self, timeout_seconds: float) -> target_pb2.Opened:
+        """The answer to the open; waits for it, and raises as `opened_now` does."""
+        await self.answered(timeout_seconds)
+        return self.opened_now()
 
     async def verify(
         self,
@@ -153,7 +174,7 @@ class TargetSequence:
             trace_context=trace_context,
             max_feature_tokens=window.max_feature_tokens,
         )
-        self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
+        self.link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
 
     def push(
         self,
@@ -191,20 +212,21 @@ class TargetSequence:
             trace_context=trace_context,
         )
         self._mailbox.foresee(round_index)
-        self._link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, candidates=message))
+        self.link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, candidates=message))
 
     def expect(self, round_index: int) -> None:
         """Wait for the verdict of a round that the target began by itself; raises as `ask` does."""
         self._mailbox.expect(round_index)
 
     async def verdict(self, timeout_seconds: float) -> target_pb2.Verdict:
-        """The verdict of the round asked for or expected; raises as `opened` does."""
-        return (await self._mailbox.take(timeout_seconds)).verdict
+        """The verdict of the round asked for or expected; waits for it, and raises as `opened_now` does."""
+        await self.answered(timeout_seconds)
+        return self.verdict_now()
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time and any number of times."""
         closing = target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, close=target_pb2.TargetClose())
-        self._link.detach(self._mailbox, closing)
+        self.link.detach(self._mailbox, closing)
 
 
 async def _fetch_tokenizer(stub: target_pb2_grpc.TargetServiceAsyncStub) -> TokenizerFiles:

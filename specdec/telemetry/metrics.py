@@ -71,6 +71,7 @@ class OrchestratorMetrics:
         self._num_accepted_tokens = _Tally(meter, names.NUM_ACCEPTED_TOKENS)
         self._num_accepted_tokens_per_pos = _Tally(meter, names.NUM_ACCEPTED_TOKENS_PER_POS)
         self._resyncs = _Tally(meter, names.RESYNCS)
+        self._failovers = _Tally(meter, names.FAILOVERS)
         self._fallbacks = _Tally(meter, names.FALLBACKS)
         self._stale_events = _Tally(meter, names.STALE_EVENTS)
         self._round_duration = _histogram(meter, names.ROUND_DURATION)
@@ -78,6 +79,7 @@ class OrchestratorMetrics:
         self._bytes_sent = _Tally(meter, names.BYTES_SENT)
         self._bytes_received = _Tally(meter, names.BYTES_RECEIVED)
         self._draft_available = _gauge(meter, names.DRAFT_AVAILABLE)
+        self._replicas_available = _gauge(meter, names.REPLICAS_AVAILABLE)
 
     def active_requests(self, count: int) -> None:
         """Requests being served now."""
@@ -143,6 +145,10 @@ class OrchestratorMetrics:
         """A sequence was opened again because the service's copy was lost or out of step."""
         self._resyncs.add(1, link)
 
+    def failover(self, link: LinkName) -> None:
+        """A sequence was opened again on another replica than the one it was on."""
+        self._failovers.add(1, link)
+
     def fallback(self, cause: str) -> None:
         """A round went without the drafts that were wanted; `cause` is one of a few fixed words."""
         self._fallbacks.add(1, cause)
@@ -162,6 +168,10 @@ class OrchestratorMetrics:
     def draft_available(self, available: bool) -> None:
         """Whether a draft service can be used now."""
         self._draft_available.set(int(available))
+
+    def replicas_available(self, link: LinkName, count: int) -> None:
+        """How many replicas take sequences now."""
+        self._replicas_available.set(count, {names.LINK: link})
 
 
 class EngineMetrics:

@@ -108,6 +108,7 @@ ROUND_WAITING_SECONDS = _attribute("specdec.round.waiting_seconds", "In the orch
 
 # Attributes: the work of a service.
 SEQUENCE_EPOCH = _attribute("specdec.sequence.epoch", "Counts the opens of the sequence.")
+REPLICA = _attribute("specdec.replica", "Address of the replica that has the sequence.")
 QUEUE_SECONDS = _attribute("specdec.queue_seconds", "From arrival to the forward pass.")
 COMPUTE_SECONDS = _attribute("specdec.compute_seconds", "Duration of the forward passes, shared by the batch.")
 FORWARD_SEQUENCES = _attribute("specdec.forward.sequences", "Sequences in the forward pass.")
@@ -146,7 +147,7 @@ PREFILL = _span(
     "prefill",
     "orchestrator",
     "Opening the sequence at the target, and its first token. Child of generate.",
-    *(INPUT_TOKENS, CACHED_TOKENS, SEQUENCE_EPOCH),
+    *(INPUT_TOKENS, CACHED_TOKENS, SEQUENCE_EPOCH, REPLICA),
 )
 ROUND = _span(
     "round",
@@ -157,7 +158,12 @@ ROUND = _span(
     *ROUND_PARTS.values(),
 )
 DRAFT = _span("draft", "orchestrator", "Waiting for the proposal. Child of round.", ROUND_NUM_DRAFT_TOKENS)
-VERIFY = _span("verify", "orchestrator", "Waiting for the verdict. Child of round.", ROUND_NUM_DRAFT_TOKENS)
+VERIFY = _span(
+    "verify",
+    "orchestrator",
+    "Waiting for the verdict; names the replica if the sequence was opened again. Child of round.",
+    *(ROUND_NUM_DRAFT_TOKENS, SEQUENCE_EPOCH, REPLICA),
+)
 
 # Spans of the draft service.
 DRAFT_PROPOSE = _span(
@@ -234,6 +240,7 @@ NUM_ACCEPTED_TOKENS_PER_POS = _metric(
 RESYNCS = _metric(
     "specdec.resyncs", "counter", "{sequence}", "Sequences opened again because a cache was lost or out of step.", LINK
 )
+FAILOVERS = _metric("specdec.failovers", "counter", "{sequence}", "Sequences opened again on another replica.", LINK)
 FALLBACKS = _metric(
     "specdec.fallbacks", "counter", "{round}", "Rounds without the drafts that were wanted, by cause.", CAUSE
 )
@@ -254,6 +261,9 @@ ROUND_PART_DURATION = _metric(
 BYTES_SENT = _metric("specdec.link.bytes_sent", "counter", "By", "Bytes of messages sent to a service.", LINK)
 BYTES_RECEIVED = _metric("specdec.link.bytes_received", "counter", "By", "Bytes of messages received from it.", LINK)
 DRAFT_AVAILABLE = _metric("specdec.draft.available", "gauge", "1", "1 while a draft service can be used, else 0.")
+REPLICAS_AVAILABLE = _metric(
+    "specdec.replicas.available", "gauge", "{replica}", "Replicas of a service that take sequences.", LINK
+)
 
 # Metrics of the draft and the target service.
 OPEN_SEQUENCES = _metric("specdec.sequences.open", "gauge", "{sequence}", "Sequences open.", SERVICE)

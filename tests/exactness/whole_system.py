@@ -118,7 +118,7 @@ async def hosted(service: Service) -> AsyncIterator[ServiceHost]:
 async def orchestrator(target: str, draft: str = "", **settings: Any) -> AsyncIterator[Running]:
     """An orchestrator that is connected to the services at these addresses; no draft service if there is none."""
     async with running(target, draft, **settings) as run:
-        link = run.service.draft
+        link = run.service.drafts
         await until(lambda: link is None or link.is_available)
         yield run
 

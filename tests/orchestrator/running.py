@@ -75,7 +75,10 @@ async def running(
         await host.start()
         stack.push_async_callback(host.stop)
         if wait:
-            await until(lambda: service.target.is_available)
-            await until(lambda: service.draft is None or service.draft.is_available or isinstance(draft, str))
+            await until(lambda: service.targets.is_available)
+            drafts = service.drafts
+            await until(
+                lambda: drafts is None or isinstance(draft, str) or any(link.is_available for link in drafts.links)
+            )
         channel = await stack.enter_async_context(open_channel(host.address, max_message_bytes=1 << 24))
         yield Running(service, host, generation_pb2_grpc.GenerationServiceStub(channel), counting)

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
+from specdec.serving.channel import server_options
 from specdec.v1 import draft_pb2_grpc, target_pb2_grpc
 from tests.orchestrator.fakes import FakeDraft, FakeTarget
+
+_MAX_MESSAGE_BYTES = 64 << 20
 
 
 @asynccontextmanager
 async def serving(fake: FakeTarget | FakeDraft, port: int = 0) -> AsyncIterator[int]:
     """Serve a fake on 127.0.0.1; gives the port. At the end its streams are cut as in a crash."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server = grpc.aio.server(options=server_options(_MAX_MESSAGE_BYTES))
     if isinstance(fake, FakeTarget):
         target_pb2_grpc.add_TargetServiceServicer_to_server(fake, server)
     else:

@@ -204,8 +204,8 @@ async def test_a_request_that_ends_meanwhile_leaves_nothing_behind(is_cancelled:
             assert (await run.generate(request(LONG, max_new_tokens=9))).token_ids == EXPECTED[:9]
         await until(lambda: not target.sequences)
         await until(lambda: draft.commands[-1].HasField("close"))
-        assert run.service.draft is not None
-        assert run.service.draft.num_sequences == 0
+        assert run.service.drafts is not None
+        assert run.service.drafts.num_sequences == 0
 
 
 @pytest.mark.parametrize("pipeline", ["ahead", "candidates"])

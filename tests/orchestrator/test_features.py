@@ -98,8 +98,8 @@ async def test_a_target_that_lacks_what_the_draft_reads_is_named_and_asked_for_n
     target, draft = GivingTarget(**of_target), FakeDraft(**OF_DRAFT)
     async with running(target, draft) as run:
         result = await run.generate()
-        assert run.service.draft is not None
-        mismatch = run.service.draft.mismatch
+        assert run.service.drafts is not None
+        mismatch = run.service.drafts.mismatch
         assert set(run.counting.by_attribute(names.FALLBACKS)) == {"mismatch"}
     assert result.token_ids == EXPECTED
     assert all(value in mismatch for value in named), mismatch
@@ -111,8 +111,8 @@ async def test_a_target_with_more_states_than_the_draft_reads_will_do() -> None:
     target, draft = GivingTarget(num_hidden_states=30), FakeDraft(**OF_DRAFT)
     async with running(target, draft) as run:
         await run.generate()
-        assert run.service.draft is not None
-        assert run.service.draft.mismatch == ""
+        assert run.service.drafts is not None
+        assert run.service.drafts.mismatch == ""
     assert draft.commands
 
 
@@ -147,8 +147,8 @@ async def test_a_drafter_that_came_late_is_left_alone(short_pauses: None) -> Non
     target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
     target.delay_seconds = 0.01
     async with running(target, draft) as run:
-        link = run.service.draft
-        assert link is not None
+        assert run.service.drafts is not None
+        (link,) = run.service.drafts.links
         info, link.model_info = link.model_info, None
         generating = asyncio.create_task(run.generate(request(max_new_tokens=200)))
         await until(lambda: len(target.commands) > 4)

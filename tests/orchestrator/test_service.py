@@ -186,7 +186,7 @@ async def test_wrong_requests_are_refused_and_reach_no_service(
 async def test_without_a_target_requests_are_refused_and_health_says_so() -> None:
     target = FakeTarget(protocol_version=7)
     async with running(target, NOWHERE, wait=False) as run:
-        await until(lambda: "protocol version 7" in run.service.target.problem)
+        await until(lambda: "protocol version 7" in run.service.targets.problem)
         assert not run.host.health.is_serving
         code, details = await refusal(run, request())
         assert code is grpc.StatusCode.UNAVAILABLE
@@ -268,8 +268,8 @@ async def test_cancelled_requests_leave_nothing_behind(method: str, caplog: pyte
             await asyncio.gather(*(cancel(run) for _ in range(10)))
         await until(lambda: not target.sequences and not draft.sequences, 2)
         await until(lambda: len(asyncio.all_tasks()) <= num_tasks, 2)
-        assert run.service.draft is not None
-        assert run.service.target.num_sequences == run.service.draft.num_sequences == 0
+        assert run.service.drafts is not None
+        assert run.service.targets.num_sequences == run.service.drafts.num_sequences == 0
         assert run.counting.by_attribute(names.ACTIVE_REQUESTS) == {"": 0}
         assert run.counting.by_attribute(names.REQUESTS)["CANCELLED"] >= 10
         assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -42,7 +42,7 @@ async def test_the_target_is_restarted_in_mid_generation(short_pauses: None) -> 
         generating = asyncio.create_task(run.generate(request(max_new_tokens=200)))
         await until(lambda: len(target.commands) > 20)
         target.break_streams()
-        await until(lambda: not run.service.target.is_available)
+        await until(lambda: not run.service.targets.is_available)
         result = await generating
     assert result.token_ids == plain_continuation(PROMPT, 200)
     assert run.counting.by_attribute(names.RESYNCS)["target"] == 1
@@ -203,7 +203,7 @@ async def test_a_sequence_that_brings_the_target_down_each_time_is_given_up(shor
         assert failure.code() is grpc.StatusCode.UNAVAILABLE
         assert "5 times in a row" in str(failure.details())
         assert len([command for command in target.commands if command.HasField("open")]) == 5
-        assert run.service.target.num_sequences == 0
+        assert run.service.targets.num_sequences == 0
 
 
 async def test_a_frozen_target_ends_the_request_in_time() -> None:
@@ -243,5 +243,5 @@ async def test_a_target_with_another_tokenizer_does_not_go_on_with_old_sequences
         target.break_streams()
         failure = await generating
         assert failure.code() is grpc.StatusCode.UNAVAILABLE
-        assert "another tokenizer" in str(failure.details())
-        assert run.service.target.vocabulary[1] == 300
+        assert "another model" in str(failure.details())
+        assert run.service.targets.kind.vocab_size == 300
