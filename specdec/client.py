@@ -14,6 +14,7 @@ from specdec.draft_source import source_name
 from specdec.endpoints import Endpoint, Endpoints, Tries
 from specdec.received import ChangedModelError, Received, num_completions
 from specdec.serving.channel import DEFAULT_KEEPALIVE, Keepalive, open_channel
+from specdec.serving.channel_security import ChannelSecurity
 from specdec.v1 import generation_pb2, model_pb2, sampling_pb2, target_pb2
 
 __all__ = [
@@ -106,6 +107,7 @@ class GenerationClient:
         *,
         timeout_seconds: float = _TIMEOUT_SECONDS,
         max_failures: int | None = None,
+        security: ChannelSecurity | None = None,
     ) -> None:
         """
         Args:
@@ -113,9 +115,11 @@ class GenerationClient:
             timeout_seconds: deadline of each request.
             max_failures: after so many failed calls in a row, one more ends the request. None: none with one
                 orchestrator, 12 with several.
+            security: certificates, and the token to send; None: plaintext, without a token.
 
         Raises:
             ValueError: there is no address.
+            SecurityError: a file cannot be read, or the token would go to another machine in plaintext.
         """
         given = addresses.split(",") if isinstance(addresses, str) else addresses
         names = [name for address in given if (name := address.strip())]
@@ -126,7 +130,10 @@ class GenerationClient:
         keepalive = DEFAULT_KEEPALIVE if is_alone else _FAILOVER_KEEPALIVE
         self._endpoints = Endpoints(
             [
-                Endpoint(name, open_channel(name, max_message_bytes=_MAX_MESSAGE_BYTES, keepalive=keepalive))
+                Endpoint(
+                    name,
+                    open_channel(name, max_message_bytes=_MAX_MESSAGE_BYTES, keepalive=keepalive, security=security),
+                )
                 for name in names
             ]
         )

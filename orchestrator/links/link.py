@@ -207,8 +207,11 @@ class Link(ABC, Generic[Command, Response, Event]):
             began = loop.time()
             try:
                 await self._connect_once()
-            except (HandshakeRefused, SecurityError) as refused:
+            except HandshakeRefused as refused:
                 self._note(str(refused))
+            except SecurityError as error:
+                # Clients hear of the problem; which files there are here is not for them.
+                self._note("certificates or secrets of this orchestrator cannot be used, see its log", str(error))
             except grpc.aio.AioRpcError as error:
                 self._note(f"{error.code().name}: {error.details()}")
             except Exception:  # noqa: BLE001 - a bug, but it must not leave the link down for good
@@ -254,13 +257,14 @@ class Link(ABC, Generic[Command, Response, Event]):
                 _log.warning("the %s service at %s takes no new sequences", self.service_name, self.address)
             self._on_change()
 
-    def _note(self, problem: str) -> None:
-        """Keep, log and report a change of state."""
+    def _note(self, problem: str, log_only: str = "") -> None:
+        """Keep, log and report a change of state; `log_only` is logged in place of the problem."""
         if problem == self.problem:
             return
         self.problem = problem
         if problem and problem != _CLOSED:
-            _log.warning("the %s service at %s is not available: %s", self.service_name, self.address, problem)
+            reason = log_only or problem
+            _log.warning("the %s service at %s is not available: %s", self.service_name, self.address, reason)
         elif not problem:
             _log.info("the %s service at %s is available", self.service_name, self.address)
         self._on_change()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import grpc
@@ -62,12 +62,19 @@ async def refusal(
     address: str, security: ChannelSecurity | None = None, metadata: tuple[tuple[str, str], ...] = ()
 ) -> grpc.StatusCode:
     """The code that a call is refused with, in bounded time and without a secret or prompt in its message."""
-    async with asyncio.timeout(2 * ATTEMPT_SECONDS):
-        error = await attempt(address, security, metadata)
+    error = await asyncio.wait_for(attempt(address, security, metadata), 2 * ATTEMPT_SECONDS)
     assert error is not None, "it was let in"
     told = f"{error.details()} {error.debug_error_string()}"
     assert not any(secret in told for secret in (SECRET, OTHER_SECRET, PROMPT, "PRIVATE KEY"))
     return error.code()
+
+
+async def until_true(question: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Ask again and again until the answer is yes; fails the test if it does not become that."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await question():
+        assert asyncio.get_running_loop().time() < deadline, "the answer did not become yes"
+        await asyncio.sleep(0.02)
 
 
 async def is_healthy(address: str, security: ChannelSecurity | None = None) -> bool:
@@ -78,4 +85,4 @@ async def is_healthy(address: str, security: ChannelSecurity | None = None) -> b
         watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=ATTEMPT_SECONDS)
         watched = await watch.read()
         watch.cancel()
-    return checked.status == watched.status == health_pb2.HealthCheckResponse.SERVING
+    return bool(checked.status == watched.status == health_pb2.HealthCheckResponse.SERVING)

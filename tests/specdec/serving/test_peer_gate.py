@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -79,8 +80,9 @@ async def test_a_method_that_there_is_not_is_no_way_to_ask_without_a_secret(secr
         grpc.aio.insecure_channel(host.address) as channel,
     ):
         for method in ("/specdec.v1.GenerationService/Nothing", "/grpc.health.v1.Health/List", "/x", "/"):
+            call: Any = channel.unary_unary(method)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary(method)(b"", timeout=5)
+                await call(b"", timeout=5)
             assert refused.value.code() is UNAUTHENTICATED
 
 

@@ -16,7 +16,8 @@ from specdec.serving.token_file import TokenEntry, entry_for
 from specdec.serving.token_gate import TokenGate
 from specdec.serving.token_limits import Limits, Rate
 from specdec.v1 import generation_pb2, generation_pb2_grpc
-from tests.specdec.serving.secured import OTHER_SECRET, SECRET, attempt, is_healthy, refusal, secured
+from tests.orchestrator.serving import until
+from tests.specdec.serving.secured import OTHER_SECRET, SECRET, attempt, is_healthy, refusal, secured, until_true
 from tests.specdec.serving.toy_process import rest_of
 from tests.specdec.serving.toy_service import MAX_MESSAGE_BYTES, ToyService
 
@@ -117,9 +118,8 @@ async def test_an_empty_file_serves_nobody() -> None:
 
 async def test_a_call_without_a_token_is_refused_before_its_message_has_come() -> None:
     async with secured(Behind(token()).security) as host, grpc.aio.insecure_channel(host.address) as channel:
-        call = channel.stream_unary("/specdec.v1.GenerationService/GenerateUnary")(timeout=20)
-        async with asyncio.timeout(5):
-            assert await call.code() is UNAUTHENTICATED
+        call: Any = channel.stream_unary("/specdec.v1.GenerationService/GenerateUnary")(timeout=20)
+        assert await asyncio.wait_for(call.code(), 5) is UNAUTHENTICATED
 
 
 async def test_a_token_that_is_taken_away_is_refused_and_what_runs_goes_on() -> None:
@@ -159,9 +159,7 @@ async def test_concurrent_requests_are_bounded_and_their_places_come_back() -> N
             await stream.read()
         assert await exhausted(channel) is not None
         streams[0].cancel()
-        async with asyncio.timeout(5):
-            while not await is_admitted(channel):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until_true(lambda: is_admitted(channel))
         streams[1].cancel()
 
 
@@ -189,9 +187,7 @@ async def test_a_call_that_is_cancelled_is_abandoned_and_one_that_fails_is_not()
         stream = stub.Generate(generation_pb2.GenerateRequest(max_new_tokens=1000))
         await stream.read()
         stream.cancel()
-        async with asyncio.timeout(5):
-            while not behind.usages[0].is_abandoned:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: behind.usages[0].is_abandoned)
         for text, code in (("refuse", grpc.StatusCode.INVALID_ARGUMENT), ("bug", grpc.StatusCode.INTERNAL)):
             with pytest.raises(grpc.aio.AioRpcError) as failed:
                 await call_unary(channel, text)
