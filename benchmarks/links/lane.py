@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -109,7 +110,9 @@ class Lane:
                 if item is End.RESET:
                     reset(sink)
                 elif not sink.is_closing():
-                    sink.write_eof()
+                    # The receiver may have reset the connection a moment ago, which asyncio does not know yet.
+                    with contextlib.suppress(OSError):
+                        sink.write_eof()
                 self._on_end()
                 return
             self._num_held_bytes -= len(item)

@@ -1,0 +1,1 @@
+"""Breaks running services at random while they are used, and compares every output with the undisturbed one."""
