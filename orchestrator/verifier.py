@@ -30,9 +30,20 @@ _log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 5
 """Failures in a row after which a sequence is given up: it may be what brings the target down."""
-_SILENT = "it has been silent for too long"
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
+
+
+class ReplicaSilent(LinkLost):
+    """A replica that is connected does not answer anybody.
+
+    Args:
+        seconds: that were lost by waiting.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("the replica has been silent for too long")
+        self.seconds = seconds
 
 
 @dataclass(slots=True)
@@ -171,7 +182,7 @@ class Verifier:
         """Wait for an answer, up to the deadline.
 
         Raises:
-            LinkLost: the replica has been silent to everybody for longer than is usual, and there is another one.
+            ReplicaSilent: for longer than is usual, and there is another one.
         """
         loop = asyncio.get_running_loop()
         link = sequence.link
@@ -179,7 +190,7 @@ class Verifier:
             silent_until = max(asked, link.heard) + patience_seconds
             if loop.time() >= silent_until:
                 if self._targets.accepting([link]):
-                    raise LinkLost(_SILENT)
+                    raise ReplicaSilent(loop.time() - asked)
                 silent_until = loop.time() + _LAST_PAUSE_SECONDS
             await sequence.answered(max(min(silent_until, deadline) - loop.time(), 0.001))
 
@@ -254,7 +265,7 @@ class Verifier:
         self._move(str(failure))
         self._num_failures += 1
         if self._link is not None and not isinstance(failure, Refusal):
-            self._link.rest.failed()
+            self._link.rest.failed(failure.seconds if isinstance(failure, ReplicaSilent) else 0.0)
         if self._num_failures >= _MAX_FAILURES:
             raise UnavailableError(f"the target failed this sequence {_MAX_FAILURES} times in a row: {failure}")
 

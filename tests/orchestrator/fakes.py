@@ -21,6 +21,7 @@ from specdec.errors import (
     OutOfRangeError,
     Refusal,
 )
+from specdec.serving.health import Health
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2, target_pb2, target_pb2_grpc
 from tests.orchestrator.table import NextToken, half_right, table_token
@@ -68,6 +69,10 @@ class Fake(Generic[Command, Event]):
         """Refuses the handshake."""
         self.change: Callable[[Command, Event], Iterable[Event]] = lambda _, event: [event]
         """Turns the right answer into those that are sent."""
+        self.load = model_pb2.Load()
+        """What others have open here, as it says with each message."""
+        self.health: Health | None = None
+        """Served beside it, if there is one."""
         self._broken = asyncio.Event()
 
     def break_streams(self) -> None:
@@ -134,6 +139,12 @@ class Fake(Generic[Command, Event]):
             event.failed.CopyFrom(refusal.to_status())
             return [event]
         return list(self.change(command, event))
+
+    def _load_now(self) -> model_pb2.Load:
+        load = model_pb2.Load()
+        load.CopyFrom(self.load)
+        load.num_sequences += len(self.sequences)
+        return load
 
     def _carry_out(self, command: Command, event: Event) -> bool:
         """Fill in the answer; False: there is none."""
@@ -204,8 +215,9 @@ class FakeTarget(Fake[target_pb2.TargetCommand, target_pb2.TargetEvent], target_
     async def Verify(  # noqa: N802
         self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
+        yield target_pb2.VerifyResponse(load=self._load_now())
         async for events in self.stream(request_iterator, target_pb2.TargetEvent):
-            yield target_pb2.VerifyResponse(events=events)
+            yield target_pb2.VerifyResponse(events=events, load=self._load_now())
 
     def _carry_out(self, command: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> bool:
         if command.HasField("open"):
@@ -289,7 +301,7 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
         self, request_iterator: AsyncIterator[draft_pb2.ProposeRequest], context: Context
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         async for events in self.stream(request_iterator, draft_pb2.DraftEvent):
-            yield draft_pb2.ProposeResponse(events=events)
+            yield draft_pb2.ProposeResponse(events=events, load=self._load_now())
 
     def _carry_out(self, command: draft_pb2.DraftCommand, event: draft_pb2.DraftEvent) -> bool:
         if command.HasField("open"):

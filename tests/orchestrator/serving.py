@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
 
 from specdec.serving.channel import server_options
 from specdec.v1 import draft_pb2_grpc, target_pb2_grpc
@@ -23,6 +24,8 @@ async def serving(fake: FakeTarget | FakeDraft, port: int = 0) -> AsyncIterator[
         target_pb2_grpc.add_TargetServiceServicer_to_server(fake, server)
     else:
         draft_pb2_grpc.add_DraftServiceServicer_to_server(fake, server)
+    if fake.health is not None:
+        health_pb2_grpc.add_HealthServicer_to_server(fake.health, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:
