@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from specdec.cli.drafter_kind import DrafterKind, check_draft_model
+from specdec.cli.server_access import InsecureToken, Tls, TlsCa, TlsCert, TlsKey, Token, TokenFrom, server_security
 
 if TYPE_CHECKING:
     from specdec.cli.generation_output import Output
     from specdec.cli.three_services import ThreeServices
+    from specdec.serving.channel_security import ChannelSecurity
     from specdec.v1 import generation_pb2
 
 _LOCAL_SERVER = f"127.0.0.1:{os.environ.get('SPECDEC_ORCHESTRATOR_PORT', '50050')}"
@@ -92,6 +94,13 @@ def generate(
             f"Default: the one at {_LOCAL_SERVER} if it serves, else services started here.",
         ),
     ] = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token: Token = None,
+    token_from: TokenFrom = None,
+    insecure_token: InsecureToken = False,
     model: Annotated[str | None, typer.Option(help="Target model of services started here.")] = None,
     drafter: Annotated[DrafterKind | None, typer.Option(help="Drafter of services started here.")] = None,
     draft_model: Annotated[str | None, typer.Option(help="Draft model of services started here.")] = None,
@@ -107,10 +116,19 @@ def generate(
     if server is not None and given:
         raise typer.BadParameter(f"{given[0]} is for services started here; --server has its own")
     check_draft_model(drafter, draft_model)
+    security = server_security(
+        tls=tls,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        token=token,
+        token_from=token_from,
+        insecure_token=insecure_token,
+    )
     # Imported here so that `specdec --help` stays quick.
     from specdec.cli.generation_output import CompletionsOutput, JsonOutput, TextOutput
     from specdec.cli.request import build_request, parse_logit_bias, parse_num_draft_tokens, read_prompt
-    from specdec.cli.three_services import ThreeServices
+    from specdec.cli.three_services import FOR_THIS_MACHINE_ALONE, ThreeServices
 
     request = build_request(
         prompt=read_prompt(prompt),
@@ -143,7 +161,12 @@ def generate(
         },
     )
     services = ThreeServices(
-        model=model, drafter=drafter, draft_model=draft_model, device=device, drain_seconds=_DRAIN_SECONDS
+        model=model,
+        drafter=drafter,
+        draft_model=draft_model,
+        device=device,
+        drain_seconds=_DRAIN_SECONDS,
+        environment=FOR_THIS_MACHINE_ALONE,
     )
     show_logprobs = logprobs is not None
     output: Output
@@ -153,13 +176,14 @@ def generate(
         output = TextOutput(sys.stdout, rounds=rounds, logprobs=show_logprobs)
     else:
         output = CompletionsOutput(sys.stdout, num_completions, rounds=rounds, logprobs=show_logprobs)
-    _run(request, output, server, services, look_first=not given)
+    _run(request, output, server, security, services, look_first=not given)
 
 
 def _run(
     request: generation_pb2.GenerateRequest,
     output: Output,
     server: str | None,
+    security: ChannelSecurity | None,
     services: ThreeServices,
     *,
     look_first: bool,
@@ -170,16 +194,17 @@ def _run(
     from specdec.cli.service_group import ServiceFailedError
     from specdec.cli.signals import StoppedBySignal, until_signal
     from specdec.client import ChangedModelError, IncompleteGenerationError
+    from specdec.serving.security_error import SecurityError
 
     try:
-        asyncio.run(until_signal(_generate(request, output, server, services, look_first=look_first)))
+        asyncio.run(until_signal(_generate(request, output, server, security, services, look_first=look_first)))
     except StoppedBySignal as stopped:
         output.close()
         raise typer.Exit(stopped.exit_status) from stopped
     except grpc.aio.AioRpcError as error:
         output.abort()
         _fail(f"{error.code().name}: {error.details()}")
-    except (ChangedModelError, IncompleteGenerationError, ServiceFailedError, OSError) as error:
+    except (ChangedModelError, IncompleteGenerationError, SecurityError, ServiceFailedError, OSError) as error:
         output.abort()
         _fail(str(error))
     output.close()
@@ -189,6 +214,7 @@ async def _generate(
     request: generation_pb2.GenerateRequest,
     output: Output,
     server: str | None,
+    security: ChannelSecurity | None,
     services: ThreeServices,
     *,
     look_first: bool,
@@ -196,22 +222,22 @@ async def _generate(
     from specdec.client import GenerationClient
 
     async with contextlib.AsyncExitStack() as stack:
-        if server is None and look_first and await _serves(_LOCAL_SERVER):
+        if server is None and look_first and await _serves(_LOCAL_SERVER, security):
             server = _LOCAL_SERVER
         if server is None:
             notice = f"no server given, and none at {_LOCAL_SERVER}" if look_first else "own services asked for"
-            server = await stack.enter_async_context(_started_here(services, notice))
-        client = await stack.enter_async_context(GenerationClient(server))
+            server, security = await stack.enter_async_context(_started_here(services, notice)), None
+        client = await stack.enter_async_context(GenerationClient(server, security=security))
         responses = await stack.enter_async_context(contextlib.aclosing(client.generate(request)))
         async for response in responses:
             output.add(response)
 
 
-async def _serves(address: str) -> bool:
+async def _serves(address: str, security: ChannelSecurity | None) -> bool:
     from specdec.cli.service_group import is_serving
     from specdec.serving.channel import open_channel
 
-    async with open_channel(address, max_message_bytes=_HEALTH_BYTES) as channel:
+    async with open_channel(address, max_message_bytes=_HEALTH_BYTES, security=security) as channel:
         return await is_serving(channel, timeout_seconds=_LOOK_SECONDS)
 
 

@@ -10,6 +10,7 @@ from specdec.cli.generate import generate
 from specdec.cli.models import app as models_app
 from specdec.cli.plan import plan
 from specdec.cli.serve import serve
+from specdec.cli.token import app as token_app
 
 _MODULES = {
     "target": ("target_service", "Run the target service, which verifies draft tokens."),
@@ -28,6 +29,7 @@ app.command()(generate)
 app.command()(serve)
 app.command()(plan)
 app.add_typer(models_app, name="models")
+app.add_typer(token_app, name="token")
 
 
 def _add_module(name: str, module: str, description: str) -> None:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar
 
 import typer
 
+from specdec.cli.server_access import InsecureToken, Tls, TlsCa, TlsCert, TlsKey, Token, TokenFrom, server_security
+
 if TYPE_CHECKING:
     from specdec.cli.running_system import Figures
     from specdec.planning.costs import Costs
     from specdec.planning.pass_costs import PassCosts
+    from specdec.serving.channel_security import ChannelSecurity
 
 _Value = TypeVar("_Value")
 
@@ -48,6 +51,13 @@ def plan(
             "orchestrator is sent a few short generations.",
         ),
     ] = None,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token: Token = None,
+    token_from: TokenFrom = None,
+    insecure_token: InsecureToken = False,
     acceptance_from: Annotated[
         Path | None, typer.Option(help="JSON of benchmarks.acceptance or benchmarks.speedup.")
     ] = None,
@@ -129,7 +139,16 @@ def plan(
     except (ValueError, AcceptanceFileError, PlotError) as error:
         raise typer.BadParameter(str(error)) from error
     if from_server:
-        figures = figures.filled_from(_read(from_server))
+        security = server_security(
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            token=token,
+            token_from=token_from,
+            insecure_token=insecure_token,
+        )
+        figures = figures.filled_from(_read(from_server, security))
     if figures.acceptance is None:
         raise typer.BadParameter(f"{_missing('--acceptance or --acceptance-from', from_server)}")
     made = make_plan(
@@ -175,14 +194,15 @@ def _costs(figures: Figures, beside_target: PassCosts | None, from_server: list[
     )
 
 
-def _read(addresses: list[str]) -> Figures:
+def _read(addresses: list[str], security: ChannelSecurity | None) -> Figures:
     """Of the running services; a failure becomes one message and status 1."""
     from specdec.cli.running_system import ServiceUnreadableError, read_figures
     from specdec.client import IncompleteGenerationError
+    from specdec.serving.security_error import SecurityError
 
     try:
-        return asyncio.run(read_figures(addresses))
-    except (ServiceUnreadableError, IncompleteGenerationError) as error:
+        return asyncio.run(read_figures(addresses, security))
+    except (SecurityError, ServiceUnreadableError, IncompleteGenerationError) as error:
         _fail(str(error))
 
 

@@ -16,6 +16,7 @@ from specdec.forward_costs import ForwardCosts
 from specdec.planning.acceptance import Acceptance
 from specdec.planning.pass_costs import PassCosts, PassPoint
 from specdec.serving.channel import open_channel
+from specdec.serving.channel_security import ChannelSecurity
 from specdec.v1 import draft_pb2, draft_pb2_grpc, generation_pb2, model_pb2, sampling_pb2, target_pb2, target_pb2_grpc
 
 _NUM_PINGS = 15
@@ -60,7 +61,7 @@ class ServiceUnreadableError(Exception):
     """A service does not answer, or is none of the project's; the message names it."""
 
 
-async def read_figures(addresses: Sequence[str]) -> Figures:
+async def read_figures(addresses: Sequence[str], security: ChannelSecurity | None = None) -> Figures:
     """Ask each service; the first that knows a figure gives it.
 
     A target or a draft service is asked for the costs that it measured when it started and is pinged. An orchestrator
@@ -68,19 +69,21 @@ async def read_figures(addresses: Sequence[str]) -> Figures:
 
     Args:
         addresses: HOST:PORT of targets, draft services and orchestrators.
+        security: certificates, and the token or secret to send to each; None: plaintext, without one.
 
     Raises:
         ServiceUnreadableError: one of them does not answer, or is none of the three.
+        SecurityError: a file cannot be read, or the token would go to another machine in plaintext.
     """
     figures = Figures()
     for address in addresses:
-        figures = figures.filled_from(await _read(address))
+        figures = figures.filled_from(await _read(address, security))
     return figures
 
 
-async def _read(address: str) -> Figures:
+async def _read(address: str, security: ChannelSecurity | None) -> Figures:
     try:
-        async with open_channel(address, max_message_bytes=_MAX_MESSAGE_BYTES) as channel:
+        async with open_channel(address, max_message_bytes=_MAX_MESSAGE_BYTES, security=security) as channel:
             target, draft = target_pb2_grpc.TargetServiceStub(channel), draft_pb2_grpc.DraftServiceStub(channel)
             try:
                 return await _target_figures(
@@ -100,7 +103,7 @@ async def _read(address: str) -> Figures:
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.UNIMPLEMENTED:
                     raise
-        return await _orchestrator_figures(address)
+        return await _orchestrator_figures(address, security)
     except grpc.aio.AioRpcError as error:
         raise ServiceUnreadableError(f"{address}: {error.code().name}: {error.details()}") from error
 
@@ -167,9 +170,9 @@ def _costs(costs: Iterable[model_pb2.ForwardCost]) -> PassCosts | None:
         return None
 
 
-async def _orchestrator_figures(address: str) -> Figures:
+async def _orchestrator_figures(address: str, security: ChannelSecurity | None) -> Figures:
     rounds: list[ProbedRound] = []
-    async with GenerationClient(address, timeout_seconds=_GENERATION_TIMEOUT_SECONDS) as client:
+    async with GenerationClient(address, timeout_seconds=_GENERATION_TIMEOUT_SECONDS, security=security) as client:
         # The first one finds everything cold.
         await client.collect(_request(_PROMPTS[0], 1))
         # In turns, so that a slow minute hits every size.

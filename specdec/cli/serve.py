@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -68,6 +69,35 @@ def serve(
         int,
         typer.Option(min=0, max=65535, envvar="SPECDEC_DRAFT_PORT", help="Port of the draft; 0 takes a free one."),
     ] = 0,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(envvar="SPECDEC_ORCHESTRATOR_TLS_CERT", help="PEM file with the orchestrator's certificate."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(envvar="SPECDEC_ORCHESTRATOR_TLS_KEY", help="PEM file with the key of --tls-cert.")
+    ] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPECDEC_ORCHESTRATOR_CLIENT_CA",
+            help="PEM file with the authorities of clients, who must then show a certificate.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPECDEC_ORCHESTRATOR_TOKEN_FILE",
+            help="File of the tokens that clients may show, a line each, as `specdec token new` prints it.",
+        ),
+    ] = None,
+    insecure_bind: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-bind",
+            envvar="SPECDEC_ORCHESTRATOR_INSECURE_BIND",
+            help="Listen where other machines can call although TLS or the check of who calls is missing.",
+        ),
+    ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least severe line to log.")
     ] = None,
@@ -112,6 +142,11 @@ def serve(
         target_port=target_port,
         draft_port=draft_port,
         drain_seconds=drain_seconds,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        token_file=token_file,
+        insecure_bind=insecure_bind,
     )
     console = Console(stderr=True)
     try:

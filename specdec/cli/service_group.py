@@ -28,10 +28,12 @@ class ServiceSpec:
     command: tuple[str, ...]
     """Absolute path of the program, and its arguments."""
     address: str
-    """HOST:PORT where the command will serve gRPC, health included."""
+    """HOST:PORT where the command will serve gRPC."""
     environment: Mapping[str, str] = field(default_factory=dict)
     is_last: bool = False
     """Whether it is started when those that are not so are ready: then it finds at once whatever it calls."""
+    health_address: str = ""
+    """HOST:PORT where it will say in plaintext whether it serves; empty: `address`."""
 
 
 class ServiceFailedError(Exception):
@@ -150,7 +152,7 @@ class ServiceGroup:
 
     async def _serving(self, spec: ServiceSpec, began: float) -> None:
         """Poll until the service says SERVING; raise if its process has ended."""
-        async with grpc.aio.insecure_channel(spec.address, options=_RECONNECT_SOON) as channel:
+        async with grpc.aio.insecure_channel(spec.health_address or spec.address, options=_RECONNECT_SOON) as channel:
             while not await is_serving(channel):
                 self._raise_if_ended(spec.name)
                 await asyncio.sleep(_POLL_SECONDS)

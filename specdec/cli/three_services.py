@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.ports import choose_ports
@@ -14,6 +15,17 @@ from specdec.processors import num_processors
 from specdec.settings import DEFAULT_DRAFTER_WITHOUT_MODEL, DEFAULT_MODEL
 
 _LOOPBACK = "127.0.0.1"
+_PREFIXES = {
+    "target_service": "SPECDEC_TARGET_",
+    "draft_service": "SPECDEC_DRAFT_",
+    "orchestrator": "SPECDEC_ORCHESTRATOR_",
+}
+FOR_THIS_MACHINE_ALONE = {
+    f"{prefix}{name}": ""
+    for prefix in _PREFIXES.values()
+    for name in ("TLS_CERT", "TLS_KEY", "TLS_CA", "CLIENT_CA", "TOKEN_FILE", "ALLOWED_PEERS")
+}
+"""Variables for services that only this process calls, on the loopback interface: no certificates and no tokens."""
 _DRAFT_SHARE = 0.25
 """Of the CPUs that all services share."""
 
@@ -43,6 +55,12 @@ class ThreeServices:
     port: int = 0
     target_port: int = 0
     draft_port: int = 0
+    tls_cert: Path | None = None
+    """Of the orchestrator, as the next ones."""
+    tls_key: Path | None = None
+    client_ca: Path | None = None
+    token_file: Path | None = None
+    insecure_bind: bool = False
     target_arguments: tuple[str, ...] = ()
     """Further flags of the service."""
     draft_arguments: tuple[str, ...] = ()
@@ -124,6 +142,11 @@ class ThreeServices:
                 "target": target,
                 "draft": "" if drafter == "none" else draft.address,
                 "num-draft-tokens": self.num_draft_tokens,
+                "tls-cert": self.tls_cert,
+                "tls-key": self.tls_key,
+                "client-ca": self.client_ca,
+                "token-file": self.token_file,
+                "insecure-bind": True if self.insecure_bind else None,
             },
             self.orchestrator_arguments,
             host=self.host,
@@ -139,24 +162,38 @@ class ThreeServices:
 
     def _variable(self, name: str) -> str | None:
         """A variable that the services will see, if it is set and not empty."""
-        return self.environment.get(name) or os.environ.get(name) or None
+        return {**os.environ, **self.environment}.get(name) or None
 
     def _spec(
         self,
         name: str,
         module: str,
         port: int,
-        flags: Mapping[str, str | float | None],
+        flags: Mapping[str, str | float | Path | None],
         arguments: tuple[str, ...],
         *,
         host: str = _LOOPBACK,
     ) -> ServiceSpec:
-        given = {"host": host, "port": port, "log-level": self.log_level, "drain-seconds": self.drain_seconds, **flags}
-        command = [f"--{flag}={value}" for flag, value in given.items() if value is not None]
+        health_port = None
+        if flags.get("tls-cert") or self._variable(f"{_PREFIXES[module]}TLS_CERT"):
+            # Whether it is ready must be seen without a certificate.
+            (health_port,) = choose_ports([(host, 0)])
+        given = {
+            "host": host,
+            "port": port,
+            "health-port": health_port,
+            "log-level": self.log_level,
+            "drain-seconds": self.drain_seconds,
+            **flags,
+        }
+        command = [
+            f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in given.items() if value is not None
+        ]
         return ServiceSpec(
             name=name,
             command=(sys.executable, "-m", module, *command, *arguments),
             address=f"{reachable(host)}:{port}",
+            health_address="" if health_port is None else f"{reachable(host)}:{health_port}",
             environment=self.environment,
             is_last=module == "orchestrator",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from specdec.serving.security_error import SecurityError
 AUTHORIZATION_KEY = "authorization"
 """Metadata that carries a token or the shared secret. Proxies and tools keep what has this name out of their logs."""
 BEARER = "Bearer "
+_SENDABLE = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,11 @@ class ChannelSecurity:
             return ()
         if self.files is None and not self.allows_plain_secret and not is_loopback_target(address):
             raise SecurityError(f"a secret is not sent to {address} without TLS, where others could read it on its way")
-        return ((AUTHORIZATION_KEY, f"{BEARER}{self.secret()}"),)
+        secret = self.secret()
+        if not _SENDABLE.fullmatch(secret):
+            # gRPC would say so too, and show it.
+            raise SecurityError("the secret is empty, or has characters that cannot be sent: spaces or beyond ASCII")
+        return ((AUTHORIZATION_KEY, f"{BEARER}{secret}"),)
 
     def options(self) -> list[tuple[str, str]]:
         """Options of the channel."""

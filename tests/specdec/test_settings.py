@@ -112,3 +112,32 @@ def test_a_cpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) 
 def test_ngram_lengths_must_be_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_settings(DraftSettings, ["--ngram-min", "4", "--ngram-max", "4"], program="x").ngram_min == 4
     assert "--ngram-min must not be above --ngram-max" in refused(capsys, DraftSettings, "--ngram-min", "5")
+
+
+@ALL
+def test_half_of_a_tls_configuration_is_refused(
+    capsys: pytest.CaptureFixture[str], settings_class: type[ServiceSettings]
+) -> None:
+    for flag in ("--tls-cert", "--tls-key"):
+        assert "--tls-cert and --tls-key go together" in refused(capsys, settings_class, flag, "some.pem")
+    flag = "--client-ca" if settings_class is OrchestratorSettings else "--tls-ca"
+    message = refused(capsys, settings_class, flag, "some.pem")
+    assert f"{flag} checks certificates of callers, which needs --tls-cert and --tls-key" in message
+
+
+def test_allowed_peers_are_names_in_certificates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "needs --tls-ca" in refused(capsys, TargetSettings, "--allowed-peers", "orchestrator.example")
+
+
+@ALL
+def test_a_file_that_is_named_by_an_empty_variable_is_none(
+    settings_class: type[ServiceSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = settings_class.model_config["env_prefix"]
+    for name in ("TLS_CERT", "TLS_KEY", "TLS_CA"):
+        monkeypatch.setenv(f"{prefix}{name}", "")
+    monkeypatch.setenv(f"{prefix}INSECURE_BIND", "true")
+    settings = load_settings(settings_class, [], program="x")
+    assert (settings.tls_cert, settings.tls_key, settings.tls_ca) == (None, None, None)
+    assert settings.insecure_bind
+    assert not load_settings(settings_class, ["--no-insecure-bind"], program="x").insecure_bind

@@ -20,7 +20,7 @@ assert not heavy, heavy
     assert ended.returncode == 0, ended.stderr
     # Generous: it takes a quarter of a second on an idle machine.
     assert time.monotonic() - began < 3
-    for command in ("serve", "generate", "plan", "target", "draft", "orchestrator", "models"):
+    for command in ("serve", "generate", "plan", "target", "draft", "orchestrator", "models", "token"):
         assert command in ended.stdout
 
 

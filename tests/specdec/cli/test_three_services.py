@@ -1,5 +1,6 @@
 import socket
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,7 +10,7 @@ from orchestrator.settings import OrchestratorSettings
 from specdec.cli import three_services
 from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.service_group import ServiceSpec
-from specdec.cli.three_services import ThreeServices, reachable
+from specdec.cli.three_services import FOR_THIS_MACHINE_ALONE, ThreeServices, reachable
 from specdec.settings import DEFAULT_MODEL, Settings, load_settings
 from target_service.settings import TargetSettings
 
@@ -145,3 +146,49 @@ def test_a_port_in_use_is_refused() -> None:
 )
 def test_a_host_to_listen_on_becomes_one_to_call(host: str, name: str) -> None:
     assert reachable(host) == name
+
+
+def test_certificates_and_tokens_are_the_orchestrators_and_health_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPECDEC_TARGET_TLS_CERT", raising=False)
+    services = ThreeServices(
+        host=EVERYWHERE,
+        tls_cert=Path("a.pem"),
+        tls_key=Path("a.key"),
+        client_ca=Path("ca.pem"),
+        token_file=Path("tokens"),
+        insecure_bind=True,
+    )
+    target_spec, draft_spec, orchestrator_spec = services.specs()
+    orchestrator = read(orchestrator_spec, OrchestratorSettings)
+    assert (orchestrator.tls_cert, orchestrator.tls_key) == (Path("a.pem"), Path("a.key"))
+    assert (orchestrator.client_ca, orchestrator.token_file) == (Path("ca.pem"), Path("tokens"))
+    assert orchestrator.insecure_bind
+    assert orchestrator_spec.health_address == f"127.0.0.1:{orchestrator.health_port}"
+    assert read(target_spec, TargetSettings).tls_cert is None
+    assert (target_spec.health_address, draft_spec.health_address) == ("", "")
+
+
+def test_a_service_with_a_certificate_from_the_environment_is_asked_for_its_health_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPECDEC_TARGET_TLS_CERT", "a.pem")
+    monkeypatch.setenv("SPECDEC_TARGET_TLS_KEY", "a.key")
+    target_spec, draft_spec, _ = ThreeServices().specs()
+    target = read(target_spec, TargetSettings)
+    assert target_spec.health_address == f"127.0.0.1:{target.health_port}"
+    assert draft_spec.health_address == ""
+    alone = ThreeServices(environment=FOR_THIS_MACHINE_ALONE).specs()[0]
+    assert alone.health_address == ""
+
+
+def test_services_for_this_machine_alone_pass_over_certificates_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix in ("TARGET", "DRAFT", "ORCHESTRATOR"):
+        for name in ("TLS_CERT", "TLS_KEY", "TLS_CA"):
+            monkeypatch.setenv(f"SPECDEC_{prefix}_{name}", "some.pem")
+    monkeypatch.setenv("SPECDEC_ORCHESTRATOR_TOKEN_FILE", "tokens")
+    monkeypatch.setenv("SPECDEC_TARGET_ALLOWED_PEERS", "somebody")
+    for name, value in FOR_THIS_MACHINE_ALONE.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(TargetSettings, [], program="x").tls_cert is None
+    assert load_settings(DraftSettings, [], program="x").tls_ca is None
+    assert load_settings(OrchestratorSettings, [], program="x").token_file is None
