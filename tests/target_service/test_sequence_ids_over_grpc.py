@@ -33,6 +33,7 @@ async def event_on(call: Any) -> target_pb2.TargetEvent:
         response = await asyncio.wait_for(call.read(), SECONDS)
         assert response is not grpc.aio.EOF
         if response.events:
+            event: target_pb2.TargetEvent
             (event,) = response.events
             assert event.sequence_id == SEQUENCE_ID
             return event
