@@ -75,6 +75,6 @@ class DraftChoice:
         return "context" if is_past_context(link, num_tokens) else ""
 
 
-def is_past_context(link: DraftLink, num_tokens: int) -> bool:
+def is_past_context(link: DraftLink | None, num_tokens: int) -> bool:
     """Whether the drafter's context has no room for another token."""
-    return link.model_info is not None and 0 < link.model_info.max_context_length <= num_tokens
+    return link is not None and link.model_info is not None and 0 < link.model_info.max_context_length <= num_tokens

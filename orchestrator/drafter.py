@@ -146,7 +146,7 @@ class Drafter:
         self._lacks_features = False
         if self._link is not None and self._choice.is_better_moved(self._link):
             self._give_up()
-        if self._sequence is None or self._is_past_context():
+        if self._sequence is None or is_past_context(self._link, len(self._committed)):
             self._link = self._link or self._choice.likely
             if self._reads_features:
                 # Its model would draft from guesses alone. The verdict of this round brings it what it needs.
@@ -223,7 +223,7 @@ class Drafter:
             return None
         began = time.perf_counter()
         try:
-            proposal = await self._sequence.proposal(self._timeout_seconds)
+            proposal = await self._sequence.proposal(self._most_seconds)
             window = Window.from_proposal(
                 proposal, len(self._committed), self._asked.largest, self._committed.vocab_size
             )
@@ -231,8 +231,17 @@ class Drafter:
             self._fail(_CAUSES.get(type(failure), "refused"), time.perf_counter() - began)
             return None
         self._note_run(proposal)
+        if self._link is not None:
+            self._link.patience.answered(time.perf_counter() - began)
         self._proposed = window.token_ids
         return window, proposal
+
+    @property
+    def _most_seconds(self) -> float:
+        """Longest wait for a proposal: a model that only goes on has a time of its own, by what it took so far."""
+        goes_on = self._link is not None and self._run_length > 0
+        usual_seconds = self._link.patience.round_seconds() if self._link is not None and goes_on else math.inf
+        return min(self._timeout_seconds, usual_seconds)
 
     def _take_late(self, sequence: DraftSequence) -> None:
         """It has come, or a failure, or it takes too long: from now on proposals are asked for again."""
@@ -339,6 +348,3 @@ class Drafter:
         """As many as are wanted and the drafter may be asked for."""
         model_info = self._link.model_info if self._link is not None else None
         return sizes.at_most(model_info.max_num_draft_tokens if model_info is not None else 0)
-
-    def _is_past_context(self) -> bool:
-        return self._link is not None and is_past_context(self._link, len(self._committed))

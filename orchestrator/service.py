@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc.aio
 
+from orchestrator.admission import Admission
 from orchestrator.generation import Generation
 from orchestrator.pipeline import Pipeline
 from orchestrator.replicas.addresses import Addresses
@@ -19,8 +20,7 @@ from orchestrator.round_costs import RoundCosts
 from orchestrator.security import draft_security, target_security
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.window_size import SharedExperience
-from specdec.engine.turnover import Turnover
-from specdec.errors import ResourceExhaustedError, UnavailableError
+from specdec.errors import ResourceExhaustedError
 from specdec.serving.health import Health
 from specdec.telemetry import tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -72,11 +72,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
             )
         self._health: Health | None = None
         self._mismatch = ""
-        self._is_draining = False
-        self._num_active = 0
-        self._turnover = Turnover()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._admission = Admission(settings.max_concurrent_requests, self.targets, self._metrics)
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the methods to a server."""
@@ -92,8 +88,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
 
     async def drain(self) -> None:
         """Refuse further requests, and wait until the running ones are done."""
-        self._is_draining = True
-        await self._is_idle.wait()
+        await self._admission.drain()
 
     async def close(self) -> None:
         """Close the links."""
@@ -106,9 +101,10 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """Stream the text of one request."""
         reader = _Reader()
-        with self._admitted():
+        with self._admission.admitted(context.time_remaining(), _least_tokens(request)) as arrival:
             async with aclosing(self._generation(request, context).responses()) as responses:
                 async for response in responses:
+                    arrival.tokens_came(len(response.delta.token_ids))
                     with reader.reading():
                         yield response
 
@@ -117,9 +113,10 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.GenerateUnaryResponse:
         """The text of one request, at the end."""
         answer = generation_pb2.GenerateUnaryResponse()
-        with self._admitted():
+        with self._admission.admitted(context.time_remaining(), _least_tokens(request.request)) as arrival:
             async with aclosing(self._generation(request.request, context).responses()) as responses:
                 async for response in responses:
+                    arrival.tokens_came(len(response.delta.token_ids))
                     _gather(answer, response)
         return answer
 
@@ -136,32 +133,6 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
             parent,
         )
 
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        """Count a request as running, or refuse it."""
-        if self._is_draining:
-            raise UnavailableError("the orchestrator is shutting down; use another replica")
-        if not self.targets.is_available:
-            raise UnavailableError(f"the target is not available: {self.targets.problem}")
-        limit = self._settings.max_concurrent_requests
-        if self._num_active >= limit:
-            raise ResourceExhaustedError(
-                f"{limit} requests are running, which is the limit; try again later", self._turnover.wait_seconds(0)
-            )
-        request = object()
-        self._turnover.begin(request)
-        self._num_active += 1
-        self._is_idle.clear()
-        self._metrics.active_requests(self._num_active)
-        try:
-            yield
-        finally:
-            self._turnover.end(request)
-            self._num_active -= 1
-            self._metrics.active_requests(self._num_active)
-            if self._num_active == 0:
-                self._is_idle.set()
-
     def _report(self) -> None:
         """Tell health, metrics and the log how the links are."""
         if self._health is not None:
@@ -175,6 +146,14 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         if mismatch and mismatch != self._mismatch:
             _log.error("going on without the draft service: %s", mismatch)
         self._mismatch = mismatch
+
+
+def _least_tokens(request: generation_pb2.GenerateRequest) -> int:
+    """Tokens that a request cannot do without; one that is resumed has some of them."""
+    if request.resume_token_ids:
+        return 1
+    least = max(request.sampling.min_new_tokens, 1)
+    return min(least, max(request.max_new_tokens, 1)) if request.HasField("max_new_tokens") else least
 
 
 def _gather(answer: generation_pb2.GenerateUnaryResponse, response: generation_pb2.GenerateResponse) -> None:

@@ -296,3 +296,18 @@ async def test_when_no_target_is_left_the_request_ends_in_time_with_what_there_i
         assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
         assert received
         assert received == EXPECTED[: len(received)]
+
+
+async def test_a_draft_that_says_nothing_any_more_is_not_waited_for_long(short_pauses: None) -> None:
+    """By what it took so far, and not until the longest wait that is allowed."""
+    targets, drafts = slow_targets(1), [FakeDraft(table_token), FakeDraft(table_token)]
+    async with AsyncExitStack() as life:
+        run = await System(life).start(targets, drafts, silence_seconds=1.25, draft_timeout_seconds=20.0)
+        generating = asyncio.create_task(run.generate(LONG))
+        busy = await in_the_middle(*drafts, commands=12)
+        busy.is_frozen = True
+        result = await generating
+        assert result.token_ids == EXPECTED
+        assert failovers(run) == {"draft": 1}
+        longest = max(report.wall_microseconds for report in result.rounds) / 1e6
+        assert 0.9 < longest < 2.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import grpc
@@ -209,6 +210,23 @@ async def test_more_than_the_limit_are_refused() -> None:
         assert [refused.code() for refused in refusals] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
         assert all("grpc-status-details-bin" in dict(refused.trailing_metadata()) for refused in refusals)
         assert (await run.generate()).token_ids == EXPECTED
+
+
+async def test_a_request_that_cannot_make_its_deadline_is_refused_at_once() -> None:
+    target = FakeTarget()
+    target.delay_seconds = 0.3
+    async with running(target) as run:
+        await run.generate(request(max_new_tokens=2, num_draft_tokens=0))
+        beside = asyncio.create_task(run.generate(request(max_new_tokens=8, num_draft_tokens=0)))
+        await until(lambda: sum(command.HasField("open") for command in target.commands) == 2)
+        began = time.perf_counter()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            async for _ in run.stub.Generate(request(), timeout=0.12):
+                pass
+        assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "the deadline is in" in str(failure.value.details())
+        assert time.perf_counter() - began < 0.1
+        await beside
 
 
 async def test_draining_refuses_new_requests_and_lets_running_ones_finish() -> None:
