@@ -11,7 +11,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from specdec.engine.connection import Connection
 from specdec.engine.thread import EngineThread
-from specdec.errors import ResourceExhaustedError, UnavailableError
+from specdec.errors import Refusal, ResourceExhaustedError, UnavailableError
 
 Message = TypeVar("Message")
 Command = TypeVar("Command")
@@ -64,6 +64,7 @@ async def run_stream(
     Raises:
         ResourceExhaustedError: the peer does not read its events, or there are too many streams.
         UnavailableError: the engine failed.
+        Refusal: what reading the messages raised, such as that one is none.
     """
     if thread.num_watchers >= _MAX_STREAMS:
         raise ResourceExhaustedError(f"{_MAX_STREAMS} streams are open, which is the limit; use another replica")
@@ -100,6 +101,9 @@ async def run_stream(
             while (events := await connection.next_events()) is not None:
                 for part in _parts(events) if events else [events]:
                     yield part
+        reader = tasks[0]
+        if reader.done() and not reader.cancelled() and isinstance(problem := reader.exception(), Refusal):
+            raise problem
         if thread.failure is not None:
             raise UnavailableError("the engine of this service has failed; use another replica")
         if connection.is_overrun:

@@ -12,7 +12,7 @@ import pytest
 from specdec.engine import stream
 from specdec.engine.stream import Arrival, run_stream
 from specdec.engine.thread import EngineThread
-from specdec.errors import ResourceExhaustedError, UnavailableError
+from specdec.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from specdec.v1.draft_pb2 import DraftEvent, ProposeResponse
 
 SECONDS = 5.0
@@ -343,3 +343,16 @@ async def test_the_number_of_streams_is_limited(
         peer.end()
         with pytest.raises(StopAsyncIteration):
             await receive(ending, 1)
+
+
+async def test_bytes_that_are_no_message_end_the_stream_with_the_reason(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]]
+) -> None:
+    peer = Peer()
+    events = open_stream(peer, thread)
+    peer.send([1])
+    await receive(events, 1)
+    peer.end(InvalidArgumentError("the bytes sent are no message of this method"))
+    with pytest.raises(InvalidArgumentError, match="no message"):
+        await receive(events, 1)
+    await assert_sequences_are_forgotten(engine)

@@ -1,0 +1,23 @@
+"""Hostile streams: no crash, no INTERNAL, and a healthy request beside them has its own text each time.
+
+The same as `python -m tests.fuzz` with fewer messages; SPECDEC_FUZZ_MESSAGES and SPECDEC_FUZZ_SEED say others.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.fuzz.campaigns import CAMPAIGNS
+
+NUM_MESSAGES = int(os.environ.get("SPECDEC_FUZZ_MESSAGES", "20000"))
+SEED = int(os.environ.get("SPECDEC_FUZZ_SEED", "1"))
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+async def test_nothing_that_is_sent_harms_anyone(name: str) -> None:
+    report = await CAMPAIGNS[name](NUM_MESSAGES, SEED)
+    print(report)
+    assert report.num_messages >= NUM_MESSAGES
+    assert report.num_healthy >= 2
