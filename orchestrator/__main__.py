@@ -1,6 +1,11 @@
 """`python -m orchestrator`: the orchestrator's process."""
 
+import os
 import sys
+
+# Before the import of gRPC, which reads it then: its C core writes lines of its own to standard error, past the chosen
+# format, for each connection that fails.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from orchestrator.security import front_security
 from orchestrator.service import GenerationService

@@ -1,6 +1,11 @@
 """`python -m target_service`: the target service as a process."""
 
+import os
 import sys
+
+# Before the import of gRPC, which reads it then: its C core writes lines of its own to standard error, past the chosen
+# format, for each connection that fails.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from specdec.huge_pages import ask_for_huge_pages
 from specdec.models.errors import ModelError

@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health
 
 from specdec.errors import Refusal
+from specdec.serving.refused_callers import RefusedCallers
 from specdec.serving.surrounding import Context, Handler, Surround, surrounded
 
 Caller = TypeVar("Caller")
@@ -25,6 +26,9 @@ class Gate(grpc.aio.ServerInterceptor, Generic[Caller]):
     It stands behind the interceptor that turns refusals into statuses.
     """
 
+    def __init__(self) -> None:
+        self.refused = RefusedCallers()
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
@@ -36,7 +40,7 @@ class Gate(grpc.aio.ServerInterceptor, Generic[Caller]):
             caller = self.identify(handler_call_details.invocation_metadata)
         except Refusal as refusal:
             # Not even told whether there is such a method; and nothing that was sent is waited for.
-            return _refusing(refusal)
+            return self._refusing(refusal)
         handler = await continuation(handler_call_details)
         return None if handler is None else surrounded(handler, self.admission(caller))
 
@@ -52,9 +56,9 @@ class Gate(grpc.aio.ServerInterceptor, Generic[Caller]):
     def admission(self, caller: Caller) -> Surround:
         """What surrounds a call of the caller; may raise refusals when entered."""
 
+    def _refusing(self, refusal: Refusal) -> Handler:
+        async def refuse(request_iterator: object, context: Context) -> NoReturn:
+            self.refused.note(context)
+            raise refusal
 
-def _refusing(refusal: Refusal) -> Handler:
-    async def refuse(request_iterator: object, context: Context) -> NoReturn:
-        raise refusal
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -25,6 +25,7 @@ class PeerGate(Gate[None]):
     """
 
     def __init__(self, digests: Callable[[], Sequence[bytes]] | None, allowed_peers: Collection[str] = ()) -> None:
+        super().__init__()
         self._digests = digests
         self._allowed_peers = frozenset(allowed_peers)
 
@@ -42,6 +43,7 @@ class PeerGate(Gate[None]):
         @contextmanager
         def surround(request: object, context: Context) -> Iterator[Notice]:
             if self._allowed_peers and self._allowed_peers.isdisjoint(certificate_names(context)):
+                self.refused.note(context)
                 raise PermissionDeniedError(REFUSED)
             yield _ignore
 

@@ -51,8 +51,6 @@ def run(
         make_security: reads the certificates and secrets that the settings name; by default certificates only.
     """
     configure_logs(settings.log_format, settings.log_level, service=name)
-    # The C core of gRPC writes lines of its own to standard error, past the chosen format.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         telemetry = setup_telemetry(f"specdec-{name}")
     except TelemetrySettingError as error:
