@@ -8,6 +8,8 @@ OUT ?= .
 BUILD ?= build
 # What the shipped draft was trained with; its report.json says the same, and a test compares them.
 DRAFT_FLAGS ?= --seed=0 --hours=1.45 --tokens=220000 --dtype=bfloat16 --threads=1 --num-sequences=96 --max-answer-tokens=192
+# Such as --seed=7, --faults=20 or --model=smollm2-135m-instruct; docs/chaos.md has the rest.
+CHAOS_FLAGS ?=
 REPORT_PROMPTS ?= benchmarks/prompts.jsonl
 PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
 
@@ -21,7 +23,7 @@ PROTO_FILES = $(PROTOS)/specdec/v1/*.proto
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint lint-code lint-imports lint-protos types proto bench manifests draft-model
+.PHONY: help setup demo test chaos lint lint-code lint-imports lint-protos types proto bench manifests draft-model
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -41,6 +43,11 @@ demo: $(INSTALLED) ## Answer PROMPT with the embedded models and show the rounds
 
 test: lint types manifests ## Check everything: lint, types, manifests, tests
 	$(BIN)/pytest
+
+# Twice: with two drafts, and with one.
+chaos: $(INSTALLED) ## Break running services at random under load, and compare every output
+	$(BIN)/python -m tests.chaos --targets 2 --drafts 2 $(CHAOS_FLAGS)
+	$(BIN)/python -m tests.chaos --targets 2 --drafts 1 $(CHAOS_FLAGS)
 
 lint: lint-code lint-imports lint-protos ## Check style, import contracts and protos
 
