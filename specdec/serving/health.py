@@ -12,10 +12,15 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from specdec.errors import ResourceExhaustedError
+
 logger = logging.getLogger(__name__)
 
 LIVENESS_NAME = "liveness"
 """Health name that is SERVING unless the service has failed for good; also while a model loads, or work drains."""
+
+MAX_WATCHERS = 1024
+"""Anybody may watch, so what that takes is bounded."""
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
@@ -70,7 +75,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(  # noqa: N802
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """The status now and after every change; a watcher that is slow misses changes that did not last."""
+        """The status now and after every change; a watcher that is slow misses changes that did not last.
+
+        Raises:
+            ResourceExhaustedError: too many watch.
+        """
+        if len(self._watchers) >= MAX_WATCHERS:
+            raise ResourceExhaustedError(f"{MAX_WATCHERS} watch already, which is the limit; ask with Check")
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:

@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2_grpc
 from specdec.serving.binding import bind
 from specdec.serving.channel import server_options
 from specdec.serving.health import Health
+from specdec.serving.refusals import RefusalInterceptor
 
 _MAX_MESSAGE_BYTES = 1024
 
@@ -22,7 +23,7 @@ class HealthPort:
     def __init__(self, health: Health) -> None:
         self.port = 0
         """The port, once it listens."""
-        self._server = grpc.aio.server(options=server_options(_MAX_MESSAGE_BYTES))
+        self._server = grpc.aio.server(interceptors=[RefusalInterceptor()], options=server_options(_MAX_MESSAGE_BYTES))
         health_pb2_grpc.add_HealthServicer_to_server(health, self._server)
 
     async def listen(self, host: str, port: int) -> None:

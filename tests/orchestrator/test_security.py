@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+import orchestrator.service as service_module
 from orchestrator.security import draft_security, front_security, target_security
 from orchestrator.service import GenerationService
 from orchestrator.settings import OrchestratorSettings
@@ -60,11 +61,11 @@ def files(tmp_path: Path) -> Files:
 
 
 @contextlib.asynccontextmanager
-async def secured_target(**settings: Any) -> AsyncIterator[str]:
+async def secured_target(fake: FakeTarget | None = None, /, **settings: Any) -> AsyncIterator[str]:
     """A fake target behind the certificates and the gate that these settings of a target make; gives its address."""
     security = service_security(TargetSettings.model_validate(settings))
     server = grpc.aio.server(interceptors=[RefusalInterceptor(), *security.gates], options=server_options(1 << 20))
-    target_pb2_grpc.add_TargetServiceServicer_to_server(FakeTarget(), server)
+    target_pb2_grpc.add_TargetServiceServicer_to_server(fake or FakeTarget(), server)
     credentials = security.credentials
     port = (
         server.add_insecure_port("127.0.0.1:0")
@@ -193,6 +194,37 @@ async def test_prompt_and_generated_tokens_count_against_the_limit(files: Files)
         assert 0 < retry_seconds < 7
         # 8 are left, and a prompt of 3 with 5 new ones takes that.
         assert len((await ask(host.address, client, 5)).token_ids) == 5
+
+
+async def test_a_client_that_stops_reading_loses_its_request_behind_the_gate_too(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "_STALLED_READER_SECONDS", 0.5)
+    fake = FakeTarget(max_context_length=100_000)
+
+    def verbose(_: Any, event: Any) -> list[Any]:
+        verdict = event.opened.first if event.HasField("opened") else event.verdict
+        verdict.logprobs.add(top_token_ids=range(5000))
+        return [event]
+
+    fake.change = verbose
+    files.tokens.write_bytes(entry_for(TOKEN, "alice", Limits(concurrent=1)).line().encode())
+    client = ChannelSecurity(secret=lambda: TOKEN)
+    async with (
+        secured_target(fake) as target,
+        orchestrating(target, token_file=files.tokens) as (service, host),
+        open_channel(host.address, max_message_bytes=1 << 20, security=client) as channel,
+    ):
+        await until(lambda: service.targets.is_available)
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        call = stub.Generate(request(max_new_tokens=50_000, num_draft_tokens=0))
+        await until(lambda: bool(fake.sequences))
+        await until(lambda: not fake.sequences, 15)
+        with pytest.raises(grpc.aio.AioRpcError, match="nothing was read"):
+            async for _ in call:
+                pass
+        fake.change = FakeTarget().change
+        assert len((await ask(host.address, client)).token_ids) == 8
 
 
 async def test_a_changed_token_file_holds_without_a_restart(files: Files) -> None:

@@ -1,9 +1,11 @@
 import asyncio
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import pytest
 from grpc_health.v1 import health_pb2
 
+from specdec.errors import ResourceExhaustedError
 from specdec.serving.health import LIVENESS_NAME, Health
 
 pytestmark = pytest.mark.timeout(30)
@@ -87,3 +89,18 @@ async def test_readiness_is_logged_once_a_change(caplog: pytest.LogCaptureFixtur
     for serving in (True, True, False, False):
         health.set_serving(serving)
     assert [record.getMessage() for record in caplog.records] == ["ready", "not ready"]
+
+
+async def test_watchers_are_bounded_because_anybody_may_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.serving.health.MAX_WATCHERS", 2)
+    health = Health([NAME])
+    watches = [health.Watch(request_of(""), None) for _ in range(3)]
+    for watch in watches[:2]:
+        await anext(watch)
+    with pytest.raises(ResourceExhaustedError, match="2 watch already"):
+        await anext(watches[2])
+    await cast("AsyncGenerator[Any, None]", watches[0]).aclose()
+    last = health.Watch(request_of(""), None)
+    assert (await anext(last)).status == NOT_SERVING
+    for watch in (watches[1], last):
+        await cast("AsyncGenerator[Any, None]", watch).aclose()
