@@ -95,10 +95,14 @@ class RoundCosts:
 
     Args:
         hiding: says what of a round is hidden at present.
+        num_targets: says over how many replicas of the target the running requests are spread.
     """
 
-    def __init__(self, hiding: Callable[[], Pipeline] = lambda: _NOTHING_HIDDEN) -> None:
+    def __init__(
+        self, hiding: Callable[[], Pipeline] = lambda: _NOTHING_HIDDEN, num_targets: Callable[[], int] = lambda: 1
+    ) -> None:
         self._hiding = hiding
+        self._num_targets = num_targets
         self._announced: tuple[tuple[int, int, int], ...] = ()
         self._forward: ForwardCosts | None = None
         self._step_seconds = self._draft_queue_seconds = 0.0
@@ -146,7 +150,7 @@ class RoundCosts:
                 # The way to the target was hidden, and would not be without drafts.
                 self._network_seconds += rate * (done.target_network_seconds - self._network_seconds)
             # Other orchestrators may have requests there, too.
-            self._num_others += rate * (max(0, verify.batch_sequences - self._num_running) - self._num_others)
+            self._num_others += rate * (max(0.0, verify.batch_sequences - self._num_own) - self._num_others)
         if draft is None:
             return
         rate = _RATE if self._has_asked else 1.0
@@ -182,8 +186,12 @@ class RoundCosts:
 
     @property
     def num_sequences(self) -> float:
-        """Requests that the target is thought to decode at present, those of others included; at least 1."""
-        return max(1.0, self._num_running + self._num_others)
+        """Requests that a target is thought to decode at present, those of others included; at least 1."""
+        return max(1.0, self._num_own + self._num_others)
+
+    @property
+    def _num_own(self) -> float:
+        return self._num_running / max(self._num_targets(), 1)
 
     def asking_share(self) -> float:
         """What asking for lookup adds to a round without draft tokens, as a share of it; 0 while nothing is known."""

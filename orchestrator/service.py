@@ -50,7 +50,7 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self._settings = settings
         self._metrics = metrics or OrchestratorMetrics()
         self._pipeline = Pipeline(settings.pipeline)
-        self._experience = SharedExperience(RoundCosts(self._pipeline.hiding))
+        self._experience = SharedExperience(RoundCosts(self._pipeline.hiding, lambda: self.targets.num_available))
         following = {"resolve_seconds": settings.resolve_seconds, "silence_seconds": settings.silence_seconds}
         self.targets = Targets(
             Addresses.parse(settings.target),

@@ -65,6 +65,11 @@ class Replicas(Generic[LinkT]):
         return bool(self.accepting())
 
     @property
+    def num_available(self) -> int:
+        """Replicas that are connected, whether they take sequences or only have some."""
+        return sum(link.is_available for link in self._links.values())
+
+    @property
     def problem(self) -> str:
         """Why none is available, for people; of the first replica. Empty: one is."""
         if self.is_available:

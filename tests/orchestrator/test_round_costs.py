@@ -45,6 +45,17 @@ def test_all_who_run_are_taken_to_do_the_same() -> None:
     assert seconds(costs, 4, by_lookup=True) == pytest.approx(0.014)
 
 
+def test_requests_are_spread_over_the_replicas_of_the_target() -> None:
+    costs = RoundCosts(num_targets=lambda: 2)
+    costs.announce(model_info((1, 10_000), (101, 110_000)))
+    with ExitStack() as running:
+        for _ in range(6):
+            running.enter_context(costs.running())
+        assert costs.num_sequences == 3
+        costs.observe(made_round(0, 0, verify_seconds=0.012, batch_sequences=3))
+        assert costs.num_sequences == 3
+
+
 def test_others_in_the_passes_count_too() -> None:
     costs = RoundCosts()
     costs.announce(model_info((1, 10_000), (101, 110_000)))
