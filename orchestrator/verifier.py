@@ -16,11 +16,14 @@ from orchestrator.links.target import TargetLink, TargetSequence
 from orchestrator.replicas.targets import Targets
 from orchestrator.window import EMPTY_WINDOW, Window
 from specdec.errors import (
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
+    OutOfRangeError,
     Refusal,
     ResourceExhaustedError,
     UnavailableError,
+    UnimplementedError,
 )
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -238,10 +241,16 @@ class Verifier:
                 if is_first or loop.time() + pause_seconds >= deadline:
                     raise
                 refused.clear()
-            except Refusal as refusal:
+            except (InvalidArgumentError, OutOfRangeError, UnimplementedError) as refusal:
                 if is_first:
                     raise
                 raise UnavailableError(f"the target no longer takes this sequence: {refusal}") from refusal
+            except Refusal as refusal:
+                # The replica is at fault, its model or its device: another one may do it.
+                self._count_failure(refusal)
+                refused.append(link)
+                if not self._targets.accepting(refused):
+                    refused.clear()
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LAST_PAUSE_SECONDS)
 
@@ -267,7 +276,8 @@ class Verifier:
         if self._link is not None and not isinstance(failure, Refusal):
             self._link.rest.failed(failure.seconds if isinstance(failure, ReplicaSilent) else 0.0)
         if self._num_failures >= _MAX_FAILURES:
-            raise UnavailableError(f"the target failed this sequence {_MAX_FAILURES} times in a row: {failure}")
+            kind = DataLossError if isinstance(failure, DataLossError) else UnavailableError
+            raise kind(f"the target failed this sequence {_MAX_FAILURES} times in a row: {failure}")
 
     def _move(self, why: str) -> None:
         """Give the sequence up where it is."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from tests.fuzz.report import Report
+from tests.fuzz.requests import fuzz_requests
+from tests.fuzz.services import fuzz_by_draft, fuzz_by_target
 from tests.fuzz.streams import PROPOSE, VERIFY, fuzz_stream
 
 Campaign = Callable[[int, int], Coroutine[Any, Any, Report]]
 """Takes the number of messages and the seed."""
 
-
-async def _target(num_messages: int, seed: int) -> Report:
-    return await fuzz_stream("target", VERIFY, num_messages, seed)
-
-
-async def _draft(num_messages: int, seed: int) -> Report:
-    return await fuzz_stream("draft", PROPOSE, num_messages, seed)
-
-
-CAMPAIGNS: dict[str, Campaign] = {"target": _target, "draft": _draft}
+CAMPAIGNS: dict[str, Campaign] = {
+    "target": partial(fuzz_stream, "target", VERIFY),
+    "draft": partial(fuzz_stream, "draft", PROPOSE),
+    "orchestrator": fuzz_requests,
+    "hostile-target": fuzz_by_target,
+    "hostile-draft": fuzz_by_draft,
+}

@@ -11,7 +11,7 @@ from tests.fuzz.report import Found, Report
 from tests.orchestrator.running import Running, request
 
 MAX_NEW_TOKENS = 12
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.1
 
 
 def healthy_request() -> generation_pb2.GenerateRequest:

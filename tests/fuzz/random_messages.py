@@ -124,7 +124,7 @@ class RandomMessages:
             for _ in range(self._rng.choice(_COUNTS) if depth < 3 else 0):
                 self._fill(value.add(), depth + 1)
         elif field.is_repeated:
-            low = self._rng.random() < 0.7
+            low = field.cpp_type == FieldDescriptor.CPPTYPE_UINT32 and self._rng.random() < 0.7
             value.extend(self._rng.randrange(320) if low else self._scalar(field) for _ in range(self._count()))
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             value.SetInParent()

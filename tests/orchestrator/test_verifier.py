@@ -10,12 +10,14 @@ import pytest
 from google.rpc import status_pb2
 
 from specdec.errors import (
+    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     OutOfRangeError,
     Refusal,
     ResourceExhaustedError,
     UnavailableError,
+    UnimplementedError,
     from_status,
 )
 from specdec.telemetry import names
@@ -117,7 +119,7 @@ async def refused(run: Running, asked: generation_pb2.GenerateRequest | None = N
         (UnavailableError("shutting down"), grpc.StatusCode.UNAVAILABLE),
         (OutOfRangeError("too long"), grpc.StatusCode.OUT_OF_RANGE),
         (InvalidArgumentError("no"), grpc.StatusCode.INVALID_ARGUMENT),
-        (Refusal("a bug"), grpc.StatusCode.INTERNAL),
+        (UnimplementedError("no such rule"), grpc.StatusCode.UNIMPLEMENTED),
     ],
 )
 async def test_a_request_that_the_target_does_not_take_is_refused_with_its_code(
@@ -134,6 +136,34 @@ async def test_a_request_that_the_target_does_not_take_is_refused_with_its_code(
         assert (await refused(run)).code() is code
         assert len([command for command in target.commands if command.HasField("open")]) == 1
         await until(lambda: not draft.sequences)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Refusal("a bug"), grpc.StatusCode.UNAVAILABLE),
+        (DataLossError("the model's logits are not finite numbers"), grpc.StatusCode.DATA_LOSS),
+    ],
+)
+async def test_a_target_that_is_at_fault_is_left_for_another_one(
+    refusal: Refusal, code: grpc.StatusCode, short_pauses: None
+) -> None:
+    broken, good = FakeTarget(), FakeTarget()
+
+    def fail(_: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> Iterable[target_pb2.TargetEvent]:
+        event.failed.CopyFrom(refusal.to_status())
+        return [event]
+
+    broken.change = fail
+    async with serving(broken) as port:
+        async with serving(good) as other_port, running(f"127.0.0.1:{port},127.0.0.1:{other_port}") as run:
+            await until(lambda: sum(link.is_available for link in run.service.targets.links) == 2)
+            for _ in range(4):
+                assert (await run.generate()).token_ids == EXPECTED
+        async with running(f"127.0.0.1:{port}") as run:
+            error = await refused(run)
+    assert error.code() is code
+    assert str(refusal) in str(error.details())
 
 
 async def test_the_client_is_told_when_to_try_again() -> None:

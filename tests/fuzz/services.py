@@ -1,0 +1,131 @@
+"""Hostile services: targets and draft services that answer nonsense to the orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc.aio
+
+from tests.fuzz.random_messages import RandomMessages
+from tests.fuzz.report import Found, Report
+from tests.orchestrator.fakes import FakeDraft, FakeTarget
+from tests.orchestrator.running import Running, request, running
+from tests.orchestrator.table import plain_continuation
+from tests.tiny_models import TINY_VOCAB_SIZE
+
+_NUM_CLIENTS = 8
+_SECONDS = 30.0
+_NUM_TOKENS = 16
+_LIE_SHARE = 0.3
+_CODES = (3, 8, 9, 11, 13, 14, 15, 16, 99, -1)
+
+Lies = Callable[[Any, Any], Iterable[Any]]
+
+
+class Liar:
+    """Changes the answers of a fake, some of them.
+
+    Args:
+        rng: all randomness comes from it.
+        report: counts what is sent in the end.
+        share: of the answers that are changed.
+    """
+
+    def __init__(self, rng: random.Random, report: Report, share: float = _LIE_SHARE) -> None:
+        self._rng = rng
+        self._random = RandomMessages(rng)
+        self._report = report
+        self._share = share
+
+    def __call__(self, _command: Any, event: Any) -> list[Any]:
+        """What is sent for an answer."""
+        events = [event] if self._rng.random() >= self._share else self._lie(event)
+        self._report.num_messages += len(events)
+        return events
+
+    def _lie(self, event: Any) -> list[Any]:
+        way = self._rng.randrange(8)
+        if way < 3:
+            return [self._random.spoilt(event)]
+        if way == 3:
+            return [self._random.spoilt(event), event, event]
+        if way == 4:
+            return [self._random.message(type(event)), event]
+        if way == 5:
+            other = self._random.message(type(event))
+            other.sequence_id, other.epoch, other.round = event.sequence_id, event.epoch, event.round
+            return [other]
+        if way == 6:
+            failed = type(event)(sequence_id=event.sequence_id, epoch=event.epoch, round=event.round)
+            failed.failed.code, failed.failed.message = (
+                self._rng.choice(_CODES),
+                "x" * self._rng.choice((0, 10, 100_000)),
+            )
+            return [failed]
+        return [event, *(self._random.spoilt(event) for _ in range(20))]
+
+
+async def fuzz_by_draft(num_messages: int, seed: int) -> Report:
+    """A draft service that lies beside a good target: every request has its own text all the same.
+
+    Raises:
+        Found: what no draft service may bring about.
+    """
+    report = Report("hostile draft service", seed)
+    draft = FakeDraft()
+    draft.change = Liar(random.Random(seed), report)
+    async with running(FakeTarget(), draft, draft_timeout_seconds=0.2) as run:
+        await _ask_until(run, report, num_messages, seed, is_text_certain=True)
+    return report
+
+
+async def fuzz_by_target(num_messages: int, seed: int) -> Report:
+    """A target that lies. Some of its lies nobody can tell from a token: so requests end well or with a clear status.
+
+    Raises:
+        Found: what no target may bring about.
+    """
+    report = Report("hostile target", seed)
+    target = FakeTarget()
+    target.change = Liar(random.Random(seed), report, share=0.1)
+    async with running(target, FakeDraft(), round_timeout_seconds=1.0) as run:
+        await _ask_until(run, report, num_messages, seed, is_text_certain=False)
+    return report
+
+
+async def _ask_until(run: Running, report: Report, num_messages: int, seed: int, *, is_text_certain: bool) -> None:
+    rng = random.Random(seed)
+
+    async def client() -> None:
+        while report.num_messages < num_messages:
+            prompt = [rng.randrange(2, TINY_VOCAB_SIZE) for _ in range(3)]
+            await _ask(run, report, prompt, is_text_certain)
+
+    clients = [asyncio.create_task(client()) for _ in range(_NUM_CLIENTS)]
+    try:
+        await asyncio.gather(*clients)
+    finally:
+        for task in clients:
+            task.cancel()
+
+
+async def _ask(run: Running, report: Report, prompt: list[int], is_text_certain: bool) -> None:
+    tokens: list[int] = []
+    call = run.stub.Generate(request(prompt, _NUM_TOKENS), timeout=_SECONDS)
+    try:
+        async for response in call:
+            tokens += response.delta.token_ids
+    except grpc.aio.AioRpcError:
+        pass
+    code, expected = await call.code(), plain_continuation(prompt, _NUM_TOKENS)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise Found(f"{report}: a request hangs")
+    report.status(code, await call.details())
+    if len(tokens) > _NUM_TOKENS or any(token >= TINY_VOCAB_SIZE for token in tokens):
+        raise Found(f"{report}: more tokens than were asked for, or none of the vocabulary")
+    if is_text_certain and (code is not grpc.StatusCode.OK or tokens != expected):
+        raise Found(f"{report}: other tokens than the target's")
+    report.num_healthy += tokens == expected
