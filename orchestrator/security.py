@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.token_tenant import bind_tenant
 from orchestrator.token_use import TokenUse
+from specdec.serving.binding import is_loopback_target
 from specdec.serving.certificates import CertificateFiles
 from specdec.serving.channel_security import ChannelSecurity
 from specdec.serving.reloaded import Reloaded
@@ -14,6 +17,8 @@ from specdec.serving.server_security import ServerSecurity
 from specdec.serving.service_security import basic_security
 from specdec.serving.token_file import parse_token_file, read_token_file
 from specdec.serving.token_gate import TokenGate
+
+_log = logging.getLogger(__name__)
 
 
 def front_security(settings: OrchestratorSettings) -> ServerSecurity:
@@ -26,6 +31,7 @@ def front_security(settings: OrchestratorSettings) -> ServerSecurity:
         (target_security(settings), settings.target),
         (draft_security(settings), settings.draft),
     ):
+        _warn_of_plaintext(link, addresses)
         if link is not None:
             # Each link reads them again when it connects; but what is wrong now is better told now.
             link.credentials()
@@ -36,7 +42,9 @@ def front_security(settings: OrchestratorSettings) -> ServerSecurity:
     if path is None:
         return basic
     entries = Reloaded("the token file", lambda: read_token_file(path), lambda text: parse_token_file(text, path))
-    gate = TokenGate(lambda: entries.value, lambda request: TokenUse(request, settings.max_new_tokens))
+    gate = TokenGate(
+        lambda: entries.value, lambda request: TokenUse(request, settings.max_new_tokens), bind=bind_tenant
+    )
     return replace(basic, gates=(gate,), secrets=(entries,))
 
 
@@ -64,6 +72,12 @@ def _link_security(settings: OrchestratorSettings, addresses: str, tls_name: str
         server_name=tls_name or _name_in(addresses),
         allows_plain_secret=settings.insecure_secret,
     )
+
+
+def _warn_of_plaintext(link: ChannelSecurity | None, addresses: str) -> None:
+    elsewhere = [address for address in _split(addresses) if not is_loopback_target(address)]
+    if elsewhere and (link is None or link.files is None):
+        _log.warning("what goes to %s is not encrypted, prompts included; set --tls-ca", ", ".join(elsewhere))
 
 
 def _name_in(addresses: str) -> str:

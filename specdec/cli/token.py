@@ -27,6 +27,10 @@ def new(
         str | None,
         typer.Option(metavar="N/s|N/m", help="Most tokens, of prompts and generated; default: no limit."),
     ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="Tenant of its holder's requests, which no other token may claim then; default: none."),
+    ] = None,
 ) -> None:
     """Make a token. Prints the token, which is kept nowhere, and then the line for the file of the orchestrator."""
     from specdec.serving.security_error import SecurityError
@@ -40,7 +44,7 @@ def new(
             tokens=None if tokens is None else Rate.parse(tokens),
         )
         made = new_token()
-        line = entry_for(made, name, limits).line()
+        line = entry_for(made, name, limits, tenant or "").line()
     except (ValueError, SecurityError) as error:
         raise typer.BadParameter(str(error)) from error
     typer.echo("the token, for its holder; it is not shown again:", err=True)

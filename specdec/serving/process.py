@@ -12,6 +12,7 @@ from specdec.errors import Refusal
 from specdec.logs import configure_logs
 from specdec.serving.binding import BindError
 from specdec.serving.host import CLOSE_SECONDS, Service, ServiceHost
+from specdec.serving.metrics_port import MetricsPort
 from specdec.serving.security_error import SecurityError
 from specdec.serving.server_security import ServerSecurity
 from specdec.serving.service_security import basic_security
@@ -52,7 +53,7 @@ def run(
     """
     configure_logs(settings.log_format, settings.log_level, service=name)
     try:
-        telemetry = setup_telemetry(f"specdec-{name}")
+        telemetry = setup_telemetry(f"specdec-{name}", has_metrics_port=settings.metrics_port is not None)
     except TelemetrySettingError as error:
         logger.error("%s", error)  # noqa: TRY400
         return 2
@@ -96,8 +97,12 @@ async def _serve(
         security=security,
     )
     stop_requested = asyncio.create_task(stop.wait())
+    metrics_port = MetricsPort()
     try:
         await host.listen()
+        if settings.metrics_port is not None:
+            metrics_port.listen(settings.host, settings.metrics_port)
+            logger.info("serving metrics on %s", metrics_port.address)
         if missing := security.missing(settings.host):
             logger.warning("whoever reaches %s can use or overhear this service: %s", host.address, missing)
         logger.info("listening on %s", host.address)
@@ -116,6 +121,7 @@ async def _serve(
     finally:
         stop_requested.cancel()
         await host.stop()
+        metrics_port.close()
     logger.info("stopped")
 
 

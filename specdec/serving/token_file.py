@@ -28,6 +28,8 @@ class TokenEntry:
     digest: bytes = field(repr=False)
     """SHA-256 of the token."""
     limits: Limits = field(default_factory=Limits)
+    tenant: str = ""
+    """Whose requests its holder sends; empty: of anybody who is no tenant of another token."""
 
     def line(self) -> str:
         """The entry as a line of the file."""
@@ -38,6 +40,8 @@ class TokenEntry:
                 parts.append(f"{key}={rate.count}/{rate.period}")
         if limits.concurrent is not None:
             parts.append(f"concurrent={limits.concurrent}")
+        if self.tenant:
+            parts.append(f"tenant={self.tenant}")
         return " ".join(parts)
 
 
@@ -46,15 +50,15 @@ def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def entry_for(token: str, name: str, limits: Limits) -> TokenEntry:
+def entry_for(token: str, name: str, limits: Limits, tenant: str = "") -> TokenEntry:
     """The entry of a token.
 
     Raises:
-        SecurityError: the name is malformed.
+        SecurityError: the name, or that of the tenant, is malformed.
     """
-    if not re.fullmatch(NAME_PATTERN, name):
+    if not all(re.fullmatch(NAME_PATTERN, given) for given in (name, tenant or name)):
         raise SecurityError("a name has up to 64 letters, digits and . _ @ -, and begins with a letter or digit")
-    return TokenEntry(name, digest(token), limits)
+    return TokenEntry(name, digest(token), limits, tenant)
 
 
 def read_token_file(path: Path) -> str:
@@ -74,7 +78,8 @@ def read_token_file(path: Path) -> str:
 
 
 def parse_token_file(text: str, path: Path) -> tuple[TokenEntry, ...]:
-    """The entries. A line is: NAME SHA256 [requests=10/s] [concurrent=4] [tokens=100000/m]; # begins a comment.
+    """The entries. A line is: NAME SHA256 [requests=10/s] [concurrent=4] [tokens=100000/m] [tenant=NAME]; # begins
+    a comment.
 
     Args:
         text: of the file. Without an entry nobody is served, which is no mistake.
@@ -102,8 +107,8 @@ def _parse_words(words: list[str], where: str) -> TokenEntry:
     given: dict[str, str] = {}
     for word in words[2:]:
         key, _, value = word.partition("=")
-        if key in given or key not in ("requests", "concurrent", "tokens"):
-            raise SecurityError(f"{where}: limits are requests=, concurrent= and tokens=, each once")
+        if key in given or key not in ("requests", "concurrent", "tokens", "tenant"):
+            raise SecurityError(f"{where}: what may follow is requests=, concurrent=, tokens= and tenant=, each once")
         given[key] = value
     try:
         rates = {key: Rate.parse(given[key]) for key in ("requests", "tokens") if key in given}
@@ -112,5 +117,8 @@ def _parse_words(words: list[str], where: str) -> TokenEntry:
     concurrent = given.get("concurrent")
     if concurrent is not None and not (concurrent.isdecimal() and 0 < int(concurrent[:9]) <= _MAX_CONCURRENT):
         raise SecurityError(f"{where}: concurrent= is a number of requests, from 1 to {_MAX_CONCURRENT}")
+    tenant = given.get("tenant", "")
+    if "tenant" in given and not re.fullmatch(NAME_PATTERN, tenant):
+        raise SecurityError(f"{where}: tenant= is a name like that of the token")
     limits = Limits(rates.get("requests"), None if concurrent is None else int(concurrent), rates.get("tokens"))
-    return TokenEntry(words[0], bytes.fromhex(words[1]), limits)
+    return TokenEntry(words[0], bytes.fromhex(words[1]), limits, tenant)

@@ -36,6 +36,8 @@ class TokenGate(Gate[TokenEntry]):
         entries: gives the entries of the file as it is now. A token that is gone is refused at once; what its holder
             runs already goes on.
         meter: makes the usage of a request; gets None of a call whose requests come as a stream.
+        bind: is called with the request, the entry of its token and all entries, before it is admitted; may change the
+            request, or raise a refusal.
         clock: seconds, for tests.
     """
 
@@ -43,11 +45,13 @@ class TokenGate(Gate[TokenEntry]):
         self,
         entries: Callable[[], Sequence[TokenEntry]],
         meter: Callable[[Any], MeteredUsage],
+        bind: Callable[[Any, TokenEntry, Sequence[TokenEntry]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._entries = entries
         self._meter = meter
+        self._bind = bind
         self._clock = clock
         self._quotas: dict[str, Quota] = {}
 
@@ -67,6 +71,8 @@ class TokenGate(Gate[TokenEntry]):
 
         @contextmanager
         def surround(request: Any, context: Context) -> Iterator[Notice]:
+            if self._bind is not None:
+                self._bind(request, caller, self._entries())
             usage = self._meter(request)
             with self._quota(caller).admitted(usage):
                 try:

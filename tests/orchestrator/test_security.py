@@ -277,3 +277,31 @@ def test_files_of_the_links_are_checked_at_the_start(files: Files, tmp_path: Pat
         front_security(OrchestratorSettings(token_file=tmp_path / "nothing"))
     with pytest.raises(SecurityError, match="holds no certificates"):
         front_security(OrchestratorSettings(tls_ca=files.secret))
+
+
+async def test_a_token_sends_requests_of_its_tenant_only(files: Files) -> None:
+    files.tokens.write_bytes(entry_for(TOKEN, "alice", Limits(), "acme").line().encode())
+    client = ChannelSecurity(secret=lambda: TOKEN)
+    async with (
+        secured_target() as target,
+        orchestrating(target, token_file=files.tokens) as (service, host),
+        open_channel(host.address, max_message_bytes=1 << 20, security=client) as channel,
+    ):
+        await until(lambda: service.targets.is_available)
+        assert len((await ask(host.address, client)).token_ids) == 8
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async for _ in stub.Generate(request(tenant="somebody"), timeout=10):
+                pass
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_plaintext_to_other_machines_is_warned_of(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    elsewhere = OrchestratorSettings(target="127.0.0.1:1,targets.example:50052", draft="127.0.0.1:2")
+    front_security(elsewhere)
+    (line,) = [record.message for record in caplog.records]
+    assert line == "what goes to targets.example:50052 is not encrypted, prompts included; set --tls-ca"
+    caplog.clear()
+    front_security(elsewhere.model_copy(update={"tls_ca": files.authority.path}))
+    front_security(OrchestratorSettings())
+    assert not caplog.records

@@ -17,12 +17,12 @@ OTHER_DIGEST = "cd" * 32
 def test_a_line_is_a_name_a_digest_and_limits() -> None:
     entries = parse_token_file(
         f"# comment\n\nalice {DIGEST}\n"
-        f"  bob@example.org\t{OTHER_DIGEST} tokens=100000/m requests=10/s concurrent=4 # his\n",
+        f"  bob@example.org\t{OTHER_DIGEST} tokens=100000/m requests=10/s concurrent=4 tenant=acme # his\n",
         PATH,
     )
     assert entries == (
         TokenEntry("alice", bytes.fromhex(DIGEST), Limits()),
-        TokenEntry("bob@example.org", bytes.fromhex(OTHER_DIGEST), Limits(Rate(10, "s"), 4, Rate(100000, "m"))),
+        TokenEntry("bob@example.org", bytes.fromhex(OTHER_DIGEST), Limits(Rate(10, "s"), 4, Rate(100000, "m")), "acme"),
     )
     assert parse_token_file("\n".join(entry.line() for entry in entries), PATH) == entries
     assert parse_token_file("", PATH) == ()
@@ -36,7 +36,7 @@ def test_a_line_is_a_name_a_digest_and_limits() -> None:
         (f"alice {DIGEST.upper()}", "a name and the SHA-256"),
         (f"-alice {DIGEST}", "a name and the SHA-256"),
         (f"{'a' * 65} {DIGEST}", "a name and the SHA-256"),
-        (f"alice {DIGEST} speed=4", "limits are requests=, concurrent= and tokens="),
+        (f"alice {DIGEST} speed=4", "what may follow is requests=, concurrent=, tokens= and tenant="),
         (f"alice {DIGEST} concurrent=4 concurrent=5", "each once"),
         (f"alice {DIGEST} requests=10", "such as 10/s or 600/m"),
         (f"alice {DIGEST} requests=0/s", "such as 10/s or 600/m"),
@@ -44,6 +44,8 @@ def test_a_line_is_a_name_a_digest_and_limits() -> None:
         (f"alice {DIGEST} concurrent=0", "from 1 to"),
         (f"alice {DIGEST} concurrent=-1", "from 1 to"),
         (f"alice {DIGEST} concurrent={'9' * 30}", "from 1 to"),
+        (f"alice {DIGEST} tenant=", "tenant= is a name"),
+        (f"alice {DIGEST} tenant=a/b", "tenant= is a name"),
         (f"alice {OTHER_DIGEST}\nalice {DIGEST}", "line 3: another line has the same name or token"),
         (f"alice {DIGEST}\nbob {DIGEST}", "line 3: another line has the same name or token"),
     ],
