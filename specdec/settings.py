@@ -49,6 +49,9 @@ class ServiceSettings(BaseSettings):
         None,
         description="A further port that answers health checks only, in plaintext, for probes without a certificate.",
     )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        None, description="A further port that serves /metrics for Prometheus, in plaintext; 0 takes a free one."
+    )
     tls_cert: File = Field(
         None, description="PEM file with the certificate to show, and those between it and its authority; turns TLS on."
     )

@@ -121,7 +121,7 @@ async def _serve(
     finally:
         stop_requested.cancel()
         await host.stop()
-        metrics_port.close()
+        await asyncio.to_thread(metrics_port.close)
     logger.info("stopped")
 
 

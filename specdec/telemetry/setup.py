@@ -51,7 +51,7 @@ class Telemetry:
                 pipeline.give_up()
 
 
-def setup_telemetry(service_name: str) -> Telemetry:
+def setup_telemetry(service_name: str, *, has_metrics_port: bool = False) -> Telemetry:
     """Install tracer and meter providers as the standard OTEL_* variables say. Once in a process.
 
     On if OTEL_EXPORTER_OTLP_ENDPOINT is set (or its _TRACES_ or _METRICS_ variant, for that signal alone),
@@ -59,20 +59,22 @@ def setup_telemetry(service_name: str) -> Telemetry:
 
     Args:
         service_name: service.name, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES gives one.
+        has_metrics_port: keep metrics for Prometheus too, in the default registry of its client, whatever the variables
+            say.
 
     Raises:
         TelemetrySettingError: a variable is malformed; names it.
     """
     switches = read_switches()
-    if not (switches.has_traces or switches.has_metrics):
+    if not (switches.has_traces or switches.has_metrics or has_metrics_port):
         return Telemetry()
     resource = _resource(service_name)
     pipelines = []
     try:
         if switches.has_traces:
             pipelines.append(_trace_pipeline(resource))
-        if switches.has_metrics:
-            pipelines.append(_metric_pipeline(resource))
+        if switches.has_metrics or has_metrics_port:
+            pipelines.append(_metric_pipeline(resource, exports=switches.has_metrics, has_port=has_metrics_port))
     except ValueError as error:
         # Variables that only the SDK knows, such as its limits on attributes; it names them.
         raise TelemetrySettingError(str(error)) from None
@@ -103,12 +105,26 @@ def _trace_pipeline(resource: "Resource") -> _Pipeline:
     return _Pipeline(flush=provider.shutdown, give_up=exporter.shutdown)
 
 
-def _metric_pipeline(resource: "Resource") -> _Pipeline:
-    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+def _metric_pipeline(resource: "Resource", *, exports: bool, has_port: bool) -> _Pipeline:
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-    exporter = OTLPMetricExporter()
-    provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=resource, shutdown_on_exit=False)
+    readers: list[MetricReader] = []
+    give_up: Callable[[], None] = _nothing
+    if exports:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+
+        exporter = OTLPMetricExporter()
+        readers.append(PeriodicExportingMetricReader(exporter))
+        give_up = exporter.shutdown
+    if has_port:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        readers.append(PrometheusMetricReader(scope_info_enabled=False))
+    provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
-    return _Pipeline(flush=provider.shutdown, give_up=exporter.shutdown)
+    return _Pipeline(flush=provider.shutdown, give_up=give_up)
+
+
+def _nothing() -> None:
+    """Nothing waits to be exported."""

@@ -16,6 +16,8 @@ from specdec.settings import DEFAULT_MODEL
 from tests.end_to_end.draft_models import save_wrong_draft
 from tests.otlp_receiver import OtlpReceiver
 
+_METRICS = ("--metrics-port=0",)
+
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """One event loop for all tests of this folder: the processes belong to it."""
@@ -47,7 +49,14 @@ async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
     """Started once: the model takes seconds to load."""
     wrong_model = save_wrong_draft(tmp_path_factory.mktemp("models") / "wrong")
     async with OtlpReceiver() as receiver:
-        base = ThreeServices(num_threads=1, drain_seconds=5, environment=receiver.environment)
+        base = ThreeServices(
+            num_threads=1,
+            drain_seconds=5,
+            target_arguments=_METRICS,
+            draft_arguments=_METRICS,
+            orchestrator_arguments=_METRICS,
+            environment=receiver.environment,
+        )
         target, ngram_draft, ngram = dataclasses.replace(base, drafter="ngram").specs()
         same_draft, same = dataclasses.replace(base, draft_model=DEFAULT_MODEL).in_front_of(target.address, "-same")
         with_wrong = dataclasses.replace(base, draft_model=str(wrong_model))

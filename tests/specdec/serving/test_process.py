@@ -1,6 +1,8 @@
+import asyncio
 import json
 import signal
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -112,6 +114,23 @@ async def test_a_port_in_use_is_one_line_and_status_1() -> None:
     assert second.lines[0].endswith(
         f"cannot start: cannot listen on 127.0.0.1:{port}: address already in use; choose another host or port"
     )
+
+
+async def test_metrics_are_served_until_the_end() -> None:
+    async with toy_process("--metrics-port", "0") as toy:
+        address = (await toy.wait_for_line(r"serving metrics on ([\d.:]+)")).group(1)
+        url = f"http://{address}/metrics"
+        body = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read())
+        assert b"python_info" in body
+        async with toy_process("--metrics-port", address.rpartition(":")[2]) as second:
+            assert await second.status() == 1
+        assert second.lines[-1].endswith(
+            f"cannot start: cannot serve metrics on {address}: address already in use; choose another --metrics-port"
+        )
+        toy.signal(signal.SIGTERM)
+        assert await toy.status() == 0
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5))
 
 
 async def test_a_malformed_telemetry_variable_is_named_with_status_2() -> None:

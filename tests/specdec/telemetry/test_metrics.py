@@ -77,11 +77,13 @@ def use_everything(recorder: Recorder) -> None:
         times=RoundTimes(target_compute=0.1),
     )
     orchestrator.resync("target")
+    orchestrator.failover("draft")
     orchestrator.fallback("timeout")
     orchestrator.stale_event("draft")
     orchestrator.sent("draft", 10)
     orchestrator.received("draft", 20)
     orchestrator.draft_available(True)
+    orchestrator.replicas_available("target", 2)
     engine = EngineMetrics("target", recorder.meter)
     engine.open_sequences(3)
     engine.queue_length(2)
