@@ -30,7 +30,7 @@ HANDSHAKE_SECONDS = 10.0
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message taken from a replica, such as the verdicts of many sequences with log-probabilities."""
 _FIRST_RETRY_SECONDS = 0.1
-_LAST_RETRY_SECONDS = 5.0
+_LAST_RETRY_SECONDS = 2.0
 _CLOSED = "the link is closed"
 SILENCE_SECONDS = 2.0
 """By default, how long a replica may leave pings unanswered."""
