@@ -33,6 +33,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="Of requests and faults. Default: drawn, and printed.")] = None,
     model: Annotated[str, typer.Option(help="Target model; the default is made here, tiny and seeded.")] = TINY,
     rtt_ms: Annotated[float, typer.Option(min=0, help="Round trip between the processes.")] = 20.0,
+    pipeline: Annotated[str, typer.Option(help="Of the orchestrators: off, ahead, candidates or auto.")] = "off",
     part: Annotated[
         list[str] | None, typer.Option(help="Only break this part: target, draft or orchestrator; may be repeated.")
     ] = None,
@@ -53,6 +54,7 @@ def main(
         seed=secrets.randbits(32) if seed is None else seed,
         model=model,
         rtt_seconds=rtt_ms / 1e3,
+        orchestrator_arguments=(f"--pipeline={pipeline}",),
         parts=tuple(chosen[name] for name in part or chosen if name != "orchestrator" or orchestrators > 1),
     )
     try:

@@ -35,6 +35,8 @@ class ChaosReport:
     """The same without drafts, relays and faults."""
     faults: dict[str, dict[str, float]]
     """By kind: number, median and max of the longest gap that any stream had in one."""
+    history: tuple[dict[str, str | float], ...]
+    """Every fault: when it began and was made good, in seconds from the first one; what; to whom; the gap."""
     num_left: dict[str, int]
     """Sequences that services held at the end."""
     growth_bytes: dict[str, int]
@@ -79,6 +81,8 @@ class ChaosReport:
         lines += ["", f"{'longest gap of any stream':<28}{'faults':>8}{'median':>8}{'max':>8}"]
         for name, row in self.faults.items():
             lines.append(f"{name:<28}{row['number']:>8.0f}{row['median']:>8.2f}{row['max']:>8.2f}")
+        worst = sorted(self.history, key=lambda each: -float(each["gap"]))[:_MAX_EXAMPLES]
+        lines += ["", *(f"{each['gap']:.2f} s without a token: {_told(each)}" for each in worst)]
         growth = ", ".join(f"{part} {value / 2**20:.0f} MiB" for part, value in self.growth_bytes.items())
         lines += [
             "",
@@ -130,6 +134,7 @@ def make_report(
         longest_gap_seconds=_spread([stream.longest_gap_seconds for stream in ended]),
         undisturbed_gap_seconds=_spread([stream.longest_gap_seconds for stream in undisturbed]),
         faults=_by_kind(injected, streams),
+        history=_history(injected, streams),
         num_left=dict(num_left),
         growth_bytes=dict(growth_bytes),
         longest_drain_seconds=max((each.drain_seconds for each in injected if each.drain_seconds), default=0.0),
@@ -146,6 +151,24 @@ def _by_kind(injected: Sequence[Injected], streams: Sequence[Stream]) -> dict[st
         label: {"number": len(values), "median": statistics.median(values), "max": max(values)}
         for label, values in sorted(gaps.items())
     }
+
+
+def _history(injected: Sequence[Injected], streams: Sequence[Stream]) -> tuple[dict[str, str | float], ...]:
+    first = min((each.began for each in injected), default=0.0)
+    return tuple(
+        {
+            "began": round(each.began - first, 2),
+            "ended": round(each.ended - first, 2),
+            "what": each.fault.label,
+            "victim": each.victim,
+            "gap": round(_gap_at(each, streams), 3),
+        }
+        for each in injected
+    )
+
+
+def _told(fault: Mapping[str, str | float]) -> str:
+    return f"{fault['what']}, {fault['victim']}, from {fault['began']:.1f} to {fault['ended']:.1f} s"
 
 
 def _gap_at(injected: Injected, streams: Sequence[Stream]) -> float:
