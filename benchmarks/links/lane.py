@@ -117,7 +117,8 @@ class Lane:
                 return
             self._num_held_bytes -= len(item)
             self.num_delivered_bytes += len(item)
-            sink.write(item)
+            if not sink.is_closing():
+                sink.write(item)
         if self._num_held_bytes <= self._max_held_bytes // 2 and self.source is not None:
             self.source.resume_reading()
 
