@@ -25,6 +25,7 @@ from orchestrator.request_stats import RequestStats
 from orchestrator.rounds import Round
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.tokenizer import PromptTokenizer
+from orchestrator.traced_window_size import TracedWindowSize
 from orchestrator.verifier import Verifier
 from orchestrator.window_size import NO_DRAFTS, FixedWindowSize, MeasuredWindowSize, SharedExperience, WindowSize
 from specdec.telemetry.metrics import OrchestratorMetrics
@@ -104,7 +105,7 @@ class Completion:
             async for done, piece in rounds:
                 if done.index == 0:
                     running.enter_context(self._experience.costs.running())
-                self.stats.add(done, len(piece.token_ids), time.perf_counter())
+                seconds_since_last = self.stats.add(done, len(piece.token_ids), time.perf_counter())
                 if done.index > 0:
                     self._metrics.round_ended(
                         num_draft_tokens=done.num_draft_tokens,
@@ -112,6 +113,8 @@ class Completion:
                         draft_source=done.draft_source,
                         duration_seconds=done.wall_seconds,
                         times=done.times(),
+                        seconds_per_token=seconds_since_last / max(len(piece.token_ids), 1),
+                        span=span,
                     )
                 self.finish = piece.finish
                 delta = generation_pb2.Delta(
@@ -141,6 +144,8 @@ class Completion:
         )
         window_size = self._window_size()
         draft = None if window_size is NO_DRAFTS else self._drafts
+        if draft is not None and span.is_recording():
+            window_size = TracedWindowSize(window_size, span)
         opening = Opening(
             prompt_length=len(request.prompt_ids),
             sampling=request.sampling.for_completion(self._index).to_proto(),

@@ -130,7 +130,7 @@ class Generation:
             async for response in responses:
                 if is_first and response.HasField("delta"):
                     seconds = time.perf_counter() - self._admitted
-                    self._metrics.first_token(seconds, operation=self._operation, model=self._model)
+                    self._metrics.first_token(seconds, operation=self._operation, model=self._model, span=span)
                     is_first = False
                 yield response
 
@@ -161,7 +161,6 @@ class Generation:
         span.set_attributes(sum_attributes(stats))
         if reasons:
             span.set_attribute(names.FINISH_REASONS, reasons)
-        tracing.end_span(span, failure)
         paces = [pace for each in stats if (pace := each.seconds_per_output_token) is not None]
         self._metrics.request_ended(
             status,
@@ -170,7 +169,9 @@ class Generation:
             duration_seconds=time.perf_counter() - self._admitted,
             finish_reason=reasons[0] if status is grpc.StatusCode.OK else "",
             seconds_per_output_token=max(paces, default=None),
+            span=span,
         )
+        tracing.end_span(span, failure)
 
 
 def _request_attributes(request: ResolvedRequest, request_id: str) -> dict[str, tracing.AttributeValue]:

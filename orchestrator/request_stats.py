@@ -45,20 +45,25 @@ class RequestStats:
         num_later = self.num_generated_tokens - 1
         return (self._last_token_at - self._first_token_at) / num_later if num_later > 0 else None
 
-    def add(self, done: Round, num_tokens: int, now: float) -> None:
-        """Take in a round that was committed `now`, of which `num_tokens` are part of the output."""
-        self._last_token_at = now
+    def add(self, done: Round, num_tokens: int, now: float) -> float:
+        """Take in a round that was committed `now`, of which `num_tokens` are part of the output.
+
+        Returns:
+            Seconds since the round before, or since the admission.
+        """
+        seconds_since_last, self._last_token_at = now - self._last_token_at, now
         self.num_generated_tokens += num_tokens
         if done.index == 0:
             self._first_token_at = now
             self.num_cached_tokens = min(done.judged.num_cached_tokens, self.num_prompt_tokens)
-            return
+            return seconds_since_last
         self.num_rounds += 1
         self._num_draft_tokens += done.num_draft_tokens
         self._num_accepted_tokens += done.num_accepted_tokens
         # A drafter without a guess, or with a prompt to read first, is at work; it is not missed.
         if done.drafted.fallback_cause not in ("", EMPTY, PREFILL):
             self.num_fallback_rounds += 1
+        return seconds_since_last
 
     def usage(self) -> generation_pb2.Usage:
         """Tokens counted."""

@@ -126,9 +126,10 @@ class Verifier:
         """
         began = time.perf_counter()
         with tracing.span(names.VERIFY, parent=parent, attributes={names.ROUND_NUM_DRAFT_TOKENS: len(window)}) as span:
-            epoch = self._epoch
+            epoch, link = self._epoch, self._link
             judged = await self._verify(round_index, window, tracing.to_trace_context(span))
             if self._epoch != epoch:
+                span.add_event(names.RESYNC_EVENT if self._link is link else names.FAILOVER_EVENT)
                 span.set_attributes({names.SEQUENCE_EPOCH: self._epoch, **self._place()})
             judged.wait_seconds = time.perf_counter() - began
             return judged

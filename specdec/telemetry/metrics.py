@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import grpc
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, _Gauge
+from opentelemetry.trace import Span
 
 from specdec.telemetry import names
 from specdec.telemetry.names import MetricName
@@ -21,6 +23,7 @@ the forward pass failed."""
 CandidateOutcome = Literal["hit", "miss", "stale", "closed"]
 """It was judged; another outcome came true; it came for an epoch or a round that is over; the sequence ended."""
 
+_NO_CONTEXT = Context()
 _PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
 
 
@@ -75,6 +78,7 @@ class OrchestratorMetrics:
         self._fallbacks = _Tally(meter, names.FALLBACKS)
         self._stale_events = _Tally(meter, names.STALE_EVENTS)
         self._round_duration = _histogram(meter, names.ROUND_DURATION)
+        self._inter_token_latency = _histogram(meter, names.INTER_TOKEN_LATENCY)
         self._round_part_duration = _histogram(meter, names.ROUND_PART_DURATION)
         self._bytes_sent = _Tally(meter, names.BYTES_SENT)
         self._bytes_received = _Tally(meter, names.BYTES_RECEIVED)
@@ -85,9 +89,9 @@ class OrchestratorMetrics:
         """Requests being served now."""
         self._active_requests.set(count)
 
-    def first_token(self, seconds: float, *, operation: str, model: str) -> None:
-        """The first token of a request was committed, `seconds` after admission."""
-        self._time_to_first_token.record(seconds, _request_attributes(operation, model))
+    def first_token(self, seconds: float, *, operation: str, model: str, span: Span = trace.INVALID_SPAN) -> None:
+        """The first token of a request was committed, `seconds` after admission. `span` as of `request_ended`."""
+        self._time_to_first_token.record(seconds, _request_attributes(operation, model), exemplar_context(span))
 
     def request_ended(
         self,
@@ -98,6 +102,7 @@ class OrchestratorMetrics:
         duration_seconds: float,
         finish_reason: str = "",
         seconds_per_output_token: float | None = None,
+        span: Span = trace.INVALID_SPAN,
     ) -> None:
         """A request ended, well or not.
 
@@ -108,17 +113,19 @@ class OrchestratorMetrics:
             duration_seconds: from admission.
             finish_reason: "stop" or "length"; empty if it did not finish.
             seconds_per_output_token: mean after the first token; None with fewer than two tokens.
+            span: of the request; histograms keep its trace as an exemplar, if it is sampled.
         """
+        context = exemplar_context(span)
         attributes = _request_attributes(operation, model)
         ended = {names.STATUS_CODE: status.name}
         if finish_reason:
             ended[names.FINISH_REASONS] = finish_reason
         self._requests.add(1, ended)
         if seconds_per_output_token is not None:
-            self._time_per_output_token.record(seconds_per_output_token, attributes)
+            self._time_per_output_token.record(seconds_per_output_token, attributes, context)
         if status is not grpc.StatusCode.OK:
             attributes = {**attributes, names.ERROR_TYPE: status.name}
-        self._request_duration.record(duration_seconds, attributes)
+        self._request_duration.record(duration_seconds, attributes, context)
 
     def round_ended(
         self,
@@ -128,8 +135,20 @@ class OrchestratorMetrics:
         draft_source: str,
         duration_seconds: float,
         times: RoundTimes,
+        seconds_per_token: float,
+        span: Span = trace.INVALID_SPAN,
     ) -> None:
-        """A round was committed. The prefill is not a round. `draft_source` is a word of `source_name`."""
+        """A round was committed. The prefill is not a round.
+
+        Args:
+            num_draft_tokens: in its window.
+            num_accepted_tokens: of them.
+            draft_source: a word of `source_name`.
+            duration_seconds: of the round.
+            times: its parts.
+            seconds_per_token: since the tokens before, over the tokens that it brought.
+            span: as of `request_ended`.
+        """
         if num_draft_tokens:
             self._num_drafts.add(1, draft_source)
             self._num_draft_tokens.add(num_draft_tokens, draft_source)
@@ -137,7 +156,9 @@ class OrchestratorMetrics:
             self._num_accepted_tokens.add(num_accepted_tokens, draft_source)
             for position in range(num_accepted_tokens):
                 self._num_accepted_tokens_per_pos.add(1, position)
-        self._round_duration.record(duration_seconds)
+        context = exemplar_context(span)
+        self._round_duration.record(duration_seconds, None, context)
+        self._inter_token_latency.record(seconds_per_token, None, context)
         for part, attributes in _PART_ATTRIBUTES.items():
             self._round_part_duration.record(getattr(times, part), attributes)
 
@@ -263,6 +284,11 @@ class CandidateMetrics:
         """So many candidates need not be kept any more."""
         if count:
             self._windows.add(count, outcome)
+
+
+def exemplar_context(span: Span) -> Context | None:
+    """For a measurement that belongs to a span; None unless its trace is sampled."""
+    return trace.set_span_in_context(span, _NO_CONTEXT) if span.is_recording() else None
 
 
 def _request_attributes(operation: str, model: str) -> Mapping[str, str]:

@@ -108,6 +108,9 @@ ROUND_WAITING_SECONDS = _attribute("specdec.round.waiting_seconds", "In the orch
 
 # Attributes: the work of a service.
 SEQUENCE_EPOCH = _attribute("specdec.sequence.epoch", "Counts the opens of the sequence.")
+RESYNC_EVENT, FAILOVER_EVENT = "specdec.resync", "specdec.failover"
+"""Events of a verify span: the sequence was opened again, on the same replica or on another one."""
+K_EVENT = "specdec.num_draft_tokens"  # Event of a generate span: the choice of K has changed.
 REPLICA = _attribute("specdec.replica", "Address of the replica that has the sequence.")
 QUEUE_SECONDS = _attribute("specdec.queue_seconds", "From arrival to the forward pass.")
 COMPUTE_SECONDS = _attribute("specdec.compute_seconds", "Duration of the forward passes, shared by the batch.")
@@ -247,6 +250,9 @@ FALLBACKS = _metric(
 STALE_EVENTS = _metric("specdec.stale_events", "counter", "{event}", "Late or unknown events that were dropped.", LINK)
 ROUND_DURATION = _metric(
     "specdec.round.duration", "histogram", "s", "Wall time of a round.", buckets=_MILLISECONDS_TO_A_MINUTE
+)
+INTER_TOKEN_LATENCY = _metric(
+    "specdec.inter_token_latency", "histogram", "s", "Between tokens, by rounds.", buckets=_MILLISECONDS_TO_A_MINUTE
 )
 ROUND_PART_DURATION = _metric(
     "specdec.round.part.duration",

@@ -20,6 +20,7 @@ from tests.orchestrator.fakes import FakeDraft, FakeTarget
 from tests.orchestrator.running import PROMPT, Running, request, running
 from tests.orchestrator.serving import serving, until
 from tests.orchestrator.table import plain_continuation, table_token
+from tests.recorded_spans import recorded_spans
 
 LONG = request(max_new_tokens=200)
 EXPECTED = plain_continuation(PROMPT, 200)
@@ -82,9 +83,14 @@ async def test_a_target_that_dies_costs_nothing_but_time(num_draft_tokens: int, 
         system = System(life)
         run = await system.start(targets, [draft])
         asked = request(max_new_tokens=200, num_draft_tokens=num_draft_tokens)
-        generating = asyncio.create_task(run.generate(asked))
-        await system.kill(await in_the_middle(*targets))
-        result = await generating
+        with recorded_spans() as spans:
+            generating = asyncio.create_task(run.generate(asked))
+            await system.kill(await in_the_middle(*targets))
+            result = await generating
+            events = [
+                event.name for span in spans.get_finished_spans() if span.name == "verify" for event in span.events
+            ]
+        assert events == [names.FAILOVER_EVENT]
         assert result.token_ids == EXPECTED
         assert failovers(run) == {"target": 1}
         # Not the whole is repeated: the other one was given what was committed.

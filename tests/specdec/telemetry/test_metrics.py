@@ -5,6 +5,8 @@ import grpc
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from specdec.telemetry import names
 from specdec.telemetry.metrics import (
@@ -75,6 +77,7 @@ def use_everything(recorder: Recorder) -> None:
         draft_source="model",
         duration_seconds=0.2,
         times=RoundTimes(target_compute=0.1),
+        seconds_per_token=0.07,
     )
     orchestrator.resync("target")
     orchestrator.failover("draft")
@@ -128,7 +131,9 @@ def test_rounds_are_counted_as_vllm_counts_them(recorder: Recorder) -> None:
             draft_source=source,
             duration_seconds=0.1,
             times=RoundTimes(draft_compute=0.02, target_compute=0.03),
+            seconds_per_token=0.05,
         )
+    assert recorder.points(names.INTER_TOKEN_LATENCY)[0].sum == pytest.approx(0.2)
     assert recorder.values(names.NUM_DRAFTS) == {("model",): 2, ("suffix",): 1}
     assert recorder.values(names.NUM_DRAFT_TOKENS) == {("model",): 7, ("suffix",): 4}
     assert recorder.values(names.NUM_ACCEPTED_TOKENS) == {("model",): 4, ("suffix",): 1}
@@ -216,6 +221,44 @@ def test_key_value_memory_is_told_by_state_and_its_losses_add_up(recorder: Recor
     assert recorder.values(names.PREFIX_HIT_TOKENS) == {("target",): 3}
 
 
+def test_histograms_keep_the_trace_of_a_measurement(recorder: Recorder) -> None:
+    metrics = OrchestratorMetrics(recorder.meter)
+    sampled = TracerProvider().get_tracer("test").start_span("generate")
+    unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test").start_span("generate")
+    for span in (sampled, unsampled):
+        metrics.first_token(0.5, operation="chat", model="m", span=span)
+        metrics.request_ended(
+            grpc.StatusCode.OK,
+            operation="chat",
+            model="m",
+            duration_seconds=2.0,
+            seconds_per_output_token=0.1,
+            span=span,
+        )
+        metrics.round_ended(
+            num_draft_tokens=0,
+            num_accepted_tokens=0,
+            draft_source="",
+            duration_seconds=0.1,
+            times=RoundTimes(),
+            seconds_per_token=0.1,
+            span=span,
+        )
+    # Exemplars are kept until they are read.
+    found = recorder.metrics()
+    for name in (
+        names.TIME_TO_FIRST_TOKEN,
+        names.REQUEST_DURATION,
+        names.TIME_PER_OUTPUT_TOKEN,
+        names.ROUND_DURATION,
+        names.INTER_TOKEN_LATENCY,
+    ):
+        (point,) = found[name.name].data.data_points
+        assert point.count == 2
+        (exemplar,) = point.exemplars
+        assert exemplar.trace_id == sampled.get_span_context().trace_id
+
+
 def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
     assert [field.name for field in fields(RoundTimes)] == list(names.ROUND_PARTS)
     assert RoundTimes(network=0.5).attributes()[names.ROUND_NETWORK_SECONDS] == 0.5
@@ -224,6 +267,11 @@ def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
 def test_without_a_collector_nothing_happens() -> None:
     metrics = OrchestratorMetrics()
     metrics.round_ended(
-        num_draft_tokens=1, num_accepted_tokens=1, draft_source="model", duration_seconds=0.1, times=RoundTimes()
+        num_draft_tokens=1,
+        num_accepted_tokens=1,
+        draft_source="model",
+        duration_seconds=0.1,
+        times=RoundTimes(),
+        seconds_per_token=0.05,
     )
     EngineMetrics("draft").forward(duration_seconds=0.1, num_sequences=1, num_rows=1)
