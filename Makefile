@@ -9,6 +9,8 @@ BUILD ?= build
 # What the shipped draft was trained with; its report.json says the same, and a test compares them.
 DRAFT_FLAGS ?= --seed=0 --hours=1.45 --tokens=220000 --dtype=bfloat16 --threads=1 --num-sequences=96 --max-answer-tokens=192
 # Such as --seed=7, --faults=20 or --model=smollm2-135m-instruct; docs/chaos.md has the rest.
+# Random messages to each service, by make chaos.
+FUZZ_MESSAGES ?= 100000
 CHAOS_FLAGS ?=
 REPORT_PROMPTS ?= benchmarks/prompts.jsonl
 PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
@@ -48,6 +50,7 @@ test: lint types manifests ## Check everything: lint, types, manifests, tests
 chaos: $(INSTALLED) ## Break running services at random under load, and compare every output
 	$(BIN)/python -m tests.chaos --targets 2 --drafts 2 $(CHAOS_FLAGS)
 	$(BIN)/python -m tests.chaos --targets 2 --drafts 1 $(CHAOS_FLAGS)
+	$(BIN)/python -m tests.fuzz --num-messages $(FUZZ_MESSAGES)
 
 lint: lint-code lint-imports lint-protos ## Check style, import contracts and protos
 

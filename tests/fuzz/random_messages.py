@@ -105,7 +105,7 @@ class RandomMessages:
 
     def _fill(self, message: Message, depth: int) -> None:
         oneofs: list[Any] = list(message.DESCRIPTOR.oneofs)
-        chosen = {oneof.name: self._rng.choice(list(oneof.fields)).name for oneof in oneofs}
+        chosen: dict[str, str] = {oneof.name: self._rng.choice(list(oneof.fields)).name for oneof in oneofs}
         for each in message.DESCRIPTOR.fields:
             field: Any = each
             oneof = field.containing_oneof

@@ -10,6 +10,7 @@ import os
 import pytest
 
 from tests.fuzz.campaigns import CAMPAIGNS
+from tests.fuzz.cancels import cancel_at_random
 
 NUM_MESSAGES = int(os.environ.get("SPECDEC_FUZZ_MESSAGES", "20000"))
 SEED = int(os.environ.get("SPECDEC_FUZZ_SEED", "1"))
@@ -21,3 +22,12 @@ async def test_nothing_that_is_sent_harms_anyone(name: str) -> None:
     print(report)
     assert report.num_messages >= NUM_MESSAGES
     assert report.num_healthy >= 2
+
+
+async def test_nothing_is_left_of_requests_that_were_cancelled() -> None:
+    print(await cancel_at_random(300, SEED))
+
+
+@pytest.mark.slow
+async def test_nothing_is_left_of_many_requests_that_were_cancelled() -> None:
+    print(await cancel_at_random(2000, SEED))
