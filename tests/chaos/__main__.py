@@ -29,7 +29,7 @@ def main(
     orchestrators: Annotated[int, typer.Option(min=1, help="Orchestrators; with one alone nothing is done to it.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients, each with one request at a time.")] = 8,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of the longest request.")] = 160,
-    seconds: Annotated[float, typer.Option(min=1, help="After this no further request or fault begins.")] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1, help="After this no further fault begins.")] = 600.0,
     seed: Annotated[int | None, typer.Option(help="Of requests and faults. Default: drawn, and printed.")] = None,
     model: Annotated[str, typer.Option(help="Target model; the default is made here, tiny and seeded.")] = TINY,
     rtt_ms: Annotated[float, typer.Option(min=0, help="Round trip between the processes.")] = 20.0,

@@ -46,17 +46,15 @@ class Injector:
         self._system = system
         self._load = load
         self._faults = list(faults)
-        self._num_due = 0
-        self._num_over = 0
+        self._is_stopping = False
         self.injected: list[Injected] = []
 
-    @property
-    def is_done(self) -> bool:
-        """Whether all have happened and are made good."""
-        return self._num_over == len(self._faults)
+    def stop(self) -> None:
+        """Begin no further fault; `run` ends when those that have begun are made good."""
+        self._is_stopping = True
 
     async def run(self) -> None:
-        """Carry all of them out. When this is cancelled, what is broken is made good first.
+        """Carry all of them out.
 
         Raises:
             MemberFailedError: a process did not come back, or did not end when it was asked to.
@@ -67,7 +65,7 @@ class Injector:
         workers = [asyncio.create_task(self._work(queue)) for queue in queues.values()]
         try:
             for fault in self._faults:
-                while self._load.num_deltas < fault.after_deltas:
+                while self._load.num_deltas < fault.after_deltas and not self._is_stopping:
                     if failed := next((worker for worker in workers if worker.done()), None):
                         failed.result()
                     await asyncio.sleep(_POLL_SECONDS)
@@ -82,8 +80,8 @@ class Injector:
 
     async def _work(self, queue: asyncio.Queue[Fault | None]) -> None:
         while (fault := await queue.get()) is not None:
-            await self._inject(fault)
-            self._num_over += 1
+            if not self._is_stopping:
+                await self._inject(fault)
 
     async def _inject(self, fault: Fault) -> None:
         if fault.kind is Kind.CANCEL:

@@ -42,7 +42,7 @@ class ChaosOptions:
     num_clients: int = 8
     max_new_tokens: int = 160
     max_seconds: float = 600.0
-    """After this no further request or fault begins."""
+    """After this no further fault begins."""
     seed: int = 0
     model: str = TINY
     """"tiny", or what a target service takes as a model; then the drafter is the default one."""
@@ -172,9 +172,8 @@ async def _under_faults(
             for task in done:
                 task.result()
         if not loading.done():
-            # What is broken is made good while the last requests run to their end.
-            injecting.cancel()
-            await asyncio.wait({injecting})
+            injector.stop()
+            await injecting
             await loading
     finally:
         for task in tasks:
