@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 
 from specdec.serving.channel import open_channel
@@ -10,6 +11,46 @@ from tests.end_to_end.conftest import Deployment
 from tests.end_to_end.prompts import PROMPTS
 from tests.end_to_end.requests import chat_request
 from tests.otlp_receiver import ReceivedSpan
+
+
+async def test_fifty_requests_at_once_have_a_trace_each(deployment: Deployment) -> None:
+    """Every round of every request, through all three processes, and nothing of one request in the trace of another."""
+    traces = {secrets.token_hex(16): number for number in range(50)}
+
+    async def rounds_of(trace_id: str, number: int) -> int:
+        request = chat_request(PROMPTS[number % 8], num_draft_tokens=2, max_new_tokens=6, seed=1000 + number)
+        async with open_channel(deployment.ngram, max_message_bytes=1 << 20) as channel:
+            call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(
+                request, metadata=(("traceparent", f"00-{trace_id}-{secrets.token_hex(8)}-01"),), timeout=200
+            )
+            return sum([response.HasField("delta") async for response in call])
+
+    counts = await asyncio.gather(*(rounds_of(trace_id, number) for trace_id, number in traces.items()))
+    num_windows = sum(counts)
+
+    def mine(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
+        return [span for span in spans if span.trace_id in traces]
+
+    def complete(spans: list[ReceivedSpan]) -> bool:
+        found = [span.name for span in mine(spans)]
+        return found.count("generate") == len(traces) and found.count("target.window") == num_windows
+
+    await deployment.receiver.wait_for_spans(complete, timeout=30)
+    spans = mine(deployment.receiver.spans)
+    home = {span.span_id: span.trace_id for span in spans}
+    for (trace_id, number), count in zip(traces.items(), counts, strict=True):
+        of_trace = [span for span in spans if span.trace_id == trace_id]
+        names = [span.name for span in of_trace]
+        (generate,) = (span for span in of_trace if span.name == "generate")
+        assert generate.attributes["gen_ai.request.seed"] == str(1000 + number)
+        assert names.count("prefill") == 1
+        assert names.count("round") == names.count("verify") == count - 1
+        assert names.count("target.window") == count
+        # Parents are of the same trace, but for the client's.
+        assert all(home[span.parent_span_id] == trace_id for span in of_trace if span is not generate)
+    # A pass belongs to no trace of a request, and links to each of those it served.
+    linked = {link for span in deployment.receiver.spans_named("target.forward") for link in span.linked_span_ids}
+    assert {span.span_id for span in spans if span.name == "target.window"} <= linked
 
 
 async def test_span_tree_of_a_request(deployment: Deployment) -> None:
