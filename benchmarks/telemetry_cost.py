@@ -4,8 +4,8 @@
 
 Three deployments of real processes run at the same time, one for each side, and are loaded in turns; the others are
 idle meanwhile. Ratios are of tokens per second, and of CPU time a token of the three services together, within a
-turn, and medians over turns. The collector (`benchmarks.deployment.otlp_sink`) shares this machine's processors, which costs
-what it costs; in a deployment it would not. The last line of standard output is the result as JSON.
+turn, and medians over turns. The collector (`benchmarks.deployment.otlp_sink`) shares this machine's processors; in a
+deployment it would not. The last line of standard output is the result as JSON.
 """
 
 from __future__ import annotations
