@@ -169,7 +169,7 @@ class ThreeServices:
         name: str,
         module: str,
         port: int,
-        flags: Mapping[str, str | float | Path | None],
+        flags: Mapping[str, str | float | bool | Path | None],
         arguments: tuple[str, ...],
         *,
         host: str = _LOOPBACK,
