@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -193,3 +193,14 @@ async def test_a_call_that_is_cancelled_is_abandoned_and_one_that_fails_is_not()
                 await call_unary(channel, text)
             assert failed.value.code() is code
             assert (behind.usages[-1].used_tokens, behind.usages[-1].is_abandoned) == (0, False)
+
+
+async def test_what_is_known_of_tokens_that_are_gone_is_forgotten() -> None:
+    entries: list[TokenEntry] = []
+    gate = TokenGate(lambda: entries, lambda request: TextLength(1))
+    for number in range(50):
+        entries[:] = [token(f"{SECRET}{number}", f"name{number}")]
+        caller = gate.identify([("authorization", f"Bearer {SECRET}{number}")])
+        with gate.admission(caller)(None, cast("Any", None)):
+            pass
+    assert len(gate._quotas) == 1
