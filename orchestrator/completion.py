@@ -114,6 +114,8 @@ class Completion:
                         duration_seconds=done.wall_seconds,
                         times=done.times(),
                         seconds_per_token=seconds_since_last / max(len(piece.token_ids), 1),
+                        overlap_seconds=done.overlap_seconds,
+                        ahead_outcome=done.ahead_outcome,
                         span=span,
                     )
                 self.finish = piece.finish

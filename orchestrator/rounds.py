@@ -75,6 +75,12 @@ class Round:
         return max(0.0, self.drafted.wait_seconds - (draft.queue_microseconds + draft.compute_microseconds) / 1e6)
 
     @property
+    def overlap_seconds(self) -> float:
+        """Of the draft service's time, what nobody waited for."""
+        draft = self.drafted.timings or _NO_TIMINGS
+        return max(0.0, (draft.queue_microseconds + draft.compute_microseconds) / 1e6 - self.drafted.wait_seconds)
+
+    @property
     def target_network_seconds(self) -> float:
         """What the target does not account for of the wait for it."""
         target = self.judged.verdict.timings

@@ -48,10 +48,10 @@ class _Tally:
 
     def __init__(self, meter: Meter, name: MetricName) -> None:
         (self._attribute,) = name.attributes
-        self._counts: dict[str | int, int] = {}
+        self._counts: dict[str | int, float] = {}
         meter.create_observable_counter(name.name, [self._observe], name.unit, name.description)
 
-    def add(self, count: int, value: str | int) -> None:
+    def add(self, count: float, value: str | int) -> None:
         """Count, under a value of the metric's one attribute."""
         self._counts[value] = self._counts.get(value, 0) + count
 
@@ -78,6 +78,7 @@ class OrchestratorMetrics:
         self._fallbacks = _Tally(meter, names.FALLBACKS)
         self._stale_events = _Tally(meter, names.STALE_EVENTS)
         self._round_duration = _histogram(meter, names.ROUND_DURATION)
+        self._overlap = _Tally(meter, names.OVERLAP)
         self._inter_token_latency = _histogram(meter, names.INTER_TOKEN_LATENCY)
         self._round_part_duration = _histogram(meter, names.ROUND_PART_DURATION)
         self._bytes_sent = _Tally(meter, names.BYTES_SENT)
@@ -136,6 +137,8 @@ class OrchestratorMetrics:
         duration_seconds: float,
         times: RoundTimes,
         seconds_per_token: float,
+        overlap_seconds: float = 0.0,
+        ahead_outcome: str = "",
         span: Span = trace.INVALID_SPAN,
     ) -> None:
         """A round was committed. The prefill is not a round.
@@ -147,8 +150,12 @@ class OrchestratorMetrics:
             duration_seconds: of the round.
             times: its parts.
             seconds_per_token: since the tokens before, over the tokens that it brought.
+            overlap_seconds: of drafting that nobody waited for.
+            ahead_outcome: `hit` or `miss` if it was drafted ahead for.
             span: as of `request_ended`.
         """
+        if overlap_seconds:
+            self._overlap.add(overlap_seconds, ahead_outcome)
         if num_draft_tokens:
             self._num_drafts.add(1, draft_source)
             self._num_draft_tokens.add(num_draft_tokens, draft_source)

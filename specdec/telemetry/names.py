@@ -254,6 +254,9 @@ ROUND_DURATION = _metric(
 INTER_TOKEN_LATENCY = _metric(
     "specdec.inter_token_latency", "histogram", "s", "Between tokens, by rounds.", buckets=_MILLISECONDS_TO_A_MINUTE
 )
+OVERLAP = _metric(
+    "specdec.round.overlap", "counter", "s", "Drafting that nobody waited for, by its outcome.", AHEAD_OUTCOME
+)
 ROUND_PART_DURATION = _metric(
     "specdec.round.part.duration",
     "histogram",
@@ -274,11 +277,7 @@ REPLICAS_AVAILABLE = _metric(
 # Metrics of the draft and the target service.
 OPEN_SEQUENCES = _metric("specdec.sequences.open", "gauge", "{sequence}", "Sequences open.", SERVICE)
 EXPIRED_LEASES = _metric(
-    "specdec.sequences.expired",
-    "counter",
-    "{sequence}",
-    "Sequences closed because nothing was asked of them for the length of a lease.",
-    SERVICE,
+    "specdec.sequences.expired", "counter", "{sequence}", "Sequences closed since nothing was asked of them.", SERVICE
 )
 QUEUE_LENGTH = _metric("specdec.queue.length", "gauge", "{command}", "Commands waiting for a forward pass.", SERVICE)
 FORWARD_DURATION = _metric(

@@ -78,6 +78,8 @@ def use_everything(recorder: Recorder) -> None:
         duration_seconds=0.2,
         times=RoundTimes(target_compute=0.1),
         seconds_per_token=0.07,
+        overlap_seconds=0.03,
+        ahead_outcome="hit",
     )
     orchestrator.resync("target")
     orchestrator.failover("draft")
@@ -132,7 +134,10 @@ def test_rounds_are_counted_as_vllm_counts_them(recorder: Recorder) -> None:
             duration_seconds=0.1,
             times=RoundTimes(draft_compute=0.02, target_compute=0.03),
             seconds_per_token=0.05,
+            overlap_seconds=0.01,
+            ahead_outcome="hit" if num_accepted_tokens else "",
         )
+    assert recorder.values(names.OVERLAP) == {("hit",): pytest.approx(0.02), ("",): pytest.approx(0.02)}
     assert recorder.points(names.INTER_TOKEN_LATENCY)[0].sum == pytest.approx(0.2)
     assert recorder.values(names.NUM_DRAFTS) == {("model",): 2, ("suffix",): 1}
     assert recorder.values(names.NUM_DRAFT_TOKENS) == {("model",): 7, ("suffix",): 4}
