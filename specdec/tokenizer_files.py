@@ -59,7 +59,10 @@ class TokenizerFiles:
         special_tokens = _special_tokens(_read_object(directory / _SPECIAL_TOKENS_MAP)) | _special_tokens(config)
         template_file = directory / _CHAT_TEMPLATE
         if template_file.exists():
-            chat_template = template_file.read_text(encoding="utf-8")
+            try:
+                chat_template = template_file.read_text(encoding="utf-8")
+            except ValueError as error:
+                raise TokenizerFilesError(f"{template_file} is not UTF-8 text; get an intact copy of it") from error
         else:
             chat_template = _chat_template(config.get("chat_template"))
         return cls(tokenizer_json, chat_template, special_tokens)

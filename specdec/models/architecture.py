@@ -18,6 +18,18 @@ _RECURRENT_LAYERS = frozenset(
 )
 
 
+_LARGEST = {
+    "num_hidden_layers": 1024,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 14,
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 20,
+    "vocab_size": 1 << 22,
+}
+"""Well above the sizes of any model that there is."""
+
+
 def read_config(directory: Path) -> PreTrainedConfig:
     """The config of a model directory.
 
@@ -32,8 +44,8 @@ def read_config(directory: Path) -> PreTrainedConfig:
         raise ModelError(
             f"{directory} has no config.json; give a directory or hub id of a transformers model, or a .gguf file"
         ) from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); get an intact copy of it") from error
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read ({first_line(error)}); get an intact copy of it") from error
     if model_type not in CONFIG_MAPPING:
         if "auto_map" in content:
             raise ModelError(
@@ -50,7 +62,21 @@ def read_config(directory: Path) -> PreTrainedConfig:
         raise ModelError(
             f"{path} is not a valid config of a {model_type} model ({first_line(error)}); get an intact copy of it"
         ) from error
+    check_sizes(config)
     return config
+
+
+def check_sizes(config: PreTrainedConfig) -> None:
+    """Refuse sizes that no model has: transformers would work for hours before it found that no weights fit.
+
+    Raises:
+        ModelError: names the first.
+    """
+    own = config.get_text_config(decoder=True)
+    for name, most in _LARGEST.items():
+        size = getattr(own, name, None)
+        if size is not None and not (isinstance(size, int) and 1 <= size <= most):
+            raise ModelError(f"the config of the model has {name} {size!r}; it must be a number from 1 to {most}")
 
 
 def check_architecture(config: PreTrainedConfig) -> None:

@@ -65,7 +65,7 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
     from packaging.version import Version
     from safetensors import SafetensorError
 
-    from specdec.models.architecture import check_architecture
+    from specdec.models.architecture import check_architecture, check_sizes
     from specdec.models.weights import check_complete
 
     if Version(transformers.__version__) < Version(_FIRST_GOOD_TRANSFORMERS):
@@ -79,6 +79,7 @@ def convert(gguf: Path, directory: Path, report: Report) -> None:
         try:
             config = transformers.AutoConfig.from_pretrained(place, gguf_file=file, local_files_only=True)
             advance(1)
+            check_sizes(config)
             check_architecture(config)
             tokenizer = transformers.AutoTokenizer.from_pretrained(place, gguf_file=file, local_files_only=True)
             advance(2)

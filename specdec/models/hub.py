@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 
 from huggingface_hub import constants, snapshot_download
@@ -18,6 +17,7 @@ from specdec.models import cache
 from specdec.models.description import read_description
 from specdec.models.errors import ModelError, first_line
 from specdec.models.progress import Report, no_library_bars, watching_growth
+from specdec.models.weight_index import INDEX_FILE, SINGLE_FILE, weight_files
 
 _DESCRIPTIONS = [
     "config.json",
@@ -27,9 +27,7 @@ _DESCRIPTIONS = [
     "special_tokens_map.json",
     "chat_template.jinja",
 ]
-_SINGLE_FILE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_WEIGHTS = [_SINGLE_FILE, "model-*.safetensors", _INDEX]
+_WEIGHTS = [SINGLE_FILE, "model-*.safetensors", INDEX_FILE]
 _PICKLED_WEIGHTS = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -65,9 +63,7 @@ def cached_hub_directory(repo_id: str) -> Path | None:
 
 
 def _has_weights(snapshot: Path) -> bool:
-    index = snapshot / _INDEX
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {_SINGLE_FILE}
-    return all((snapshot / name).exists() for name in names)
+    return all((snapshot / name).exists() for name in weight_files(snapshot))
 
 
 def _fetch_weights(repo_id: str, snapshot: Path, report: Report) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specdec.engine.limits import LARGEST_CONTEXT_LENGTH
 from specdec.kernels.int4 import INT4, check_int4, pack_int4
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import max_positions
@@ -133,7 +134,7 @@ def context_length(name: str, config: PreTrainedConfig, setting: int) -> int:
     own = max_positions(config)
     if own is None and setting == 0:
         raise ModelError(f"the config of {name} names no longest sequence; set --max-context-length")
-    return min(length for length in (own, setting) if length)
+    return min(length for length in (own, setting, LARGEST_CONTEXT_LENGTH) if length)
 
 
 def _stop_token_ids(model: PreTrainedModel, description: ModelDescription) -> list[int]:
@@ -143,4 +144,4 @@ def _stop_token_ids(model: PreTrainedModel, description: ModelDescription) -> li
     of_generation = getattr(model.generation_config, "eos_token_id", None)
     found = {of_tokenizer, *(of_generation if isinstance(of_generation, list) else [of_generation])}
     # A padding row can never be generated, so an id there would never stop anything.
-    return sorted(token_id for token_id in found if token_id is not None and 0 <= token_id < description.vocab_size)
+    return sorted(each for each in found if isinstance(each, int) and 0 <= each < description.vocab_size)

@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from specdec.models.errors import ModelError, first_line
 from specdec.models.progress import no_library_bars
+from specdec.models.weight_index import weight_files
 from specdec.runner.attention import ATTENTION_NAME
 
+_ADAPTER = "adapter_config.json"
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
@@ -60,10 +62,13 @@ def check_safetensors(directory: Path) -> None:
     """Refuse a directory without safetensors; pickled weights run code when they are read.
 
     Raises:
-        ModelError: says whether there are pickled weights or none.
+        ModelError: says whether there are pickled weights or none, or that an index names something else.
     """
+    if (directory / _ADAPTER).exists():
+        raise ModelError(f"{directory} is an adapter of another model, which is not served; save the two merged")
     suffixes = {path.suffix for path in directory.iterdir()}
     if ".safetensors" in suffixes:
+        weight_files(directory)
         return
     if suffixes & _PICKLE_SUFFIXES:
         raise ModelError(
