@@ -18,9 +18,11 @@ SEED = int(os.environ.get("SPECDEC_FUZZ_SEED", "1"))
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
 async def test_nothing_that_is_sent_harms_anyone(name: str) -> None:
-    report = await CAMPAIGNS[name](NUM_MESSAGES, SEED)
+    # What services answer with costs the most, as each lie is met by a request.
+    num_messages = NUM_MESSAGES // 8 if name.startswith("hostile") else NUM_MESSAGES
+    report = await CAMPAIGNS[name](num_messages, SEED)
     print(report)
-    assert report.num_messages >= NUM_MESSAGES
+    assert report.num_messages >= num_messages
     assert report.num_healthy >= 2
 
 
