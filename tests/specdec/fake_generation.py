@@ -31,6 +31,17 @@ class FakeGeneration(generation_pb2_grpc.GenerationServiceServicer):
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         self.requests.append(request)
         prompt = request.chat.messages[-1].content if request.HasField("chat") else request.text
+        try:
+            async for response in self._responses(request, prompt, context):
+                yield response
+        finally:
+            # Wherever the cancel finds it.
+            if prompt == "hang":
+                self.cancelled.set()
+
+    async def _responses(
+        self, request: generation_pb2.GenerateRequest, prompt: str, context: Context
+    ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         if prompt == "refuse":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests; try again later")
         started, *deltas, finished = responses(logprobs=request.sampling.HasField("num_logprobs"))
@@ -38,10 +49,7 @@ class FakeGeneration(generation_pb2_grpc.GenerationServiceServicer):
         for delta in deltas:
             yield delta
             if prompt == "hang":
-                try:
-                    await asyncio.sleep(60)
-                finally:
-                    self.cancelled.set()
+                await asyncio.sleep(60)
             if prompt == "break":
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the target service is gone")
         if prompt != "cut":

@@ -9,10 +9,11 @@ from specdec.v1 import model_pb2
 def test_a_load_is_news_until_it_is_told() -> None:
     load = model_pb2.Load(num_sequences=1)
     news = LoadNews(lambda: model_pb2.Load(num_sequences=load.num_sequences))
-    assert news.is_due
+    dues = [news.is_due]
     assert news.tell() == load
-    assert not news.is_due
+    dues.append(news.is_due)
     load.num_sequences = 2
-    assert news.is_due
+    dues.append(news.is_due)
     assert news.tell().num_sequences == 2
-    assert not news.is_due
+    dues.append(news.is_due)
+    assert dues == [True, False, True, False]

@@ -23,7 +23,7 @@ def test_other_weights_types_and_shapes_have_others() -> None:
     trained = model()
     with torch.no_grad():
         for parameter in trained.parameters():
-            parameter += 1e-4
+            parameter.add_(1e-4)
     different = [
         weights_fingerprint(model(), "float32"),
         weights_fingerprint(model(1), "float32"),
