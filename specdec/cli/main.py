@@ -11,6 +11,7 @@ from specdec.cli.models import app as models_app
 from specdec.cli.plan import plan
 from specdec.cli.serve import serve
 from specdec.cli.token import app as token_app
+from specdec.cli.trace import trace
 
 _MODULES = {
     "target": ("target_service", "Run the target service, which verifies draft tokens."),
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(serve)
 app.command()(plan)
+app.command()(trace)
 app.add_typer(models_app, name="models")
 app.add_typer(token_app, name="token")
 
