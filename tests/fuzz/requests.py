@@ -132,6 +132,8 @@ async def fuzz_requests(num_messages: int, seed: int) -> Report:
         async with healthy(run, report):
             await HostileClients(run.host.address, random.Random(seed), report).send(num_messages)
         await until(lambda: not target.sequences and not draft.sequences)
+        if any(max(command.open.token_ids, default=0) >= TINY_VOCAB_SIZE for command in target.commands):
+            raise Found(f"{report}: the target was sent ids that it does not have")
         if target.refusals or draft.refusals:
             # Whatever clients send, the orchestrator keeps to the protocol.
             raise Found(f"{report}: a service refused: {[*target.refusals, *draft.refusals][:3]}")
