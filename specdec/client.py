@@ -29,8 +29,8 @@ _TIMEOUT_SECONDS = 3600.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Room for a unary answer that lists log-probabilities for a whole context."""
 _FAILOVER_KEEPALIVE = Keepalive(time_seconds=1.0, timeout_seconds=1.5)
-_MAX_FAILURES = 12
-"""In a row, of one request; with the rests between them that is well over ten seconds without any orchestrator."""
+_FAILURES_PER_ADDRESS = 12
+"""In a row, of one request; with the rests between them that is some ten seconds without any orchestrator."""
 
 
 class IncompleteGenerationError(Exception):
@@ -114,7 +114,7 @@ class GenerationClient:
             addresses: HOST:PORT of an orchestrator, or of several, as a sequence or separated by commas.
             timeout_seconds: deadline of each request.
             max_failures: after so many failed calls in a row, one more ends the request. None: none with one
-                orchestrator, 12 with several.
+                orchestrator, 12 for each of several, which takes some ten seconds.
             security: certificates, and the token to send; None: plaintext, without a token.
 
         Raises:
@@ -138,7 +138,8 @@ class GenerationClient:
             ]
         )
         self._timeout_seconds = timeout_seconds
-        self._max_failures = max_failures if max_failures is not None else 0 if is_alone else _MAX_FAILURES
+        default = 0 if is_alone else _FAILURES_PER_ADDRESS * len(names)
+        self._max_failures = default if max_failures is None else max_failures
 
     async def __aenter__(self) -> GenerationClient:
         return self

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 import pytest
 
+from specdec.client import _FAILURES_PER_ADDRESS
 from specdec.endpoints import Endpoint, Endpoints, Tries, retry_seconds_of
 from specdec.errors import ResourceExhaustedError
 from specdec.serving.channel import open_channel
@@ -95,6 +97,27 @@ async def test_failures_in_a_row_are_bounded(endpoints: list[Endpoint]) -> None:
         tries.failed(endpoints[0], failure(grpc.StatusCode.CANCELLED))
     with pytest.raises(grpc.aio.AioRpcError):
         tries.failed(endpoints[1], failure())
+
+
+async def test_trying_again_lasts_for_seconds_however_many_endpoints_there_are(
+    endpoints: list[Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rests of several run side by side, so each has to have its own share of the failures."""
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    both = Endpoints(endpoints)
+    tries = Tries(both, 600.0, max_failures=_FAILURES_PER_ADDRESS * len(both))
+
+    def fail_again() -> None:
+        nonlocal now
+        endpoint = both.choose()
+        now = max(now, endpoint.rests_until)
+        tries.failed(endpoint, failure())
+
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        while True:
+            fail_again()
+    assert 8 < now - 100 < 30
 
 
 async def test_damaged_advice_is_none() -> None:
