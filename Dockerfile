@@ -41,17 +41,21 @@ WORKDIR /home/specdec
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 
+# Kubernetes has probes of its own and passes HEALTHCHECK over; other engines use it.
 FROM runtime AS draft
 COPY --from=models-environment /opt/specdec /opt/specdec
 EXPOSE 50051
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=6 CMD ["python", "-m", "specdec.serving.probe", "draft"]
 ENTRYPOINT ["python", "-m", "draft_service"]
 
 FROM runtime AS target
 COPY --from=models-environment /opt/specdec /opt/specdec
 EXPOSE 50052
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=6 CMD ["python", "-m", "specdec.serving.probe", "target"]
 ENTRYPOINT ["python", "-m", "target_service"]
 
 FROM runtime AS orchestrator
 COPY --from=base-environment /opt/specdec /opt/specdec
 EXPOSE 50050
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=6 CMD ["python", "-m", "specdec.serving.probe", "orchestrator"]
 ENTRYPOINT ["python", "-m", "orchestrator"]
