@@ -46,8 +46,9 @@ async def test_a_target_that_says_nonsense_of_itself(caplog: pytest.LogCaptureFi
         target = FakeTarget()
         spoilt_info(rng, target)
         async with running(target, wait=False, round_timeout_seconds=0.5) as run:
-            for _ in range(60):
-                if run.service.targets.is_available or "not connected" not in run.service.targets.problem:
+            for _ in range(300):
+                problem = run.service.targets.problem
+                if run.service.targets.is_available or not ("no address yet" in problem or "not connected" in problem):
                     break
                 await asyncio.sleep(0.01)
             await ask(run, report)
