@@ -1,0 +1,93 @@
+"""Builds the images on a machine without a container engine, and runs commands in them.
+
+buildah keeps layers as plain directories and runs steps by chroot; a Debian of debootstrap stands in for the public
+image of Python, whose version it shares. Needs root, and the Debian packages buildah and debootstrap.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.k8s.rendering import K8S
+
+_ROOT = K8S.parent
+_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+_MIRROR = "http://deb.debian.org/debian"
+_PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
+_SECONDS = 1800
+
+
+class ImageStore:
+    """Images in a directory.
+
+    Args:
+        directory: empty.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        for program in ("buildah", "debootstrap"):
+            assert shutil.which(program), f"{program} is missing; run `apt-get install buildah debootstrap`"
+        assert os.geteuid() == 0, "images are built by root here"
+        self._directory = directory
+        self._store = ["--root", str(directory / "storage"), "--runroot", str(directory / "run")]
+        self._store += ["--storage-driver", "vfs"]
+
+    def make_base(self) -> None:
+        """Make the stand-in under the name that the Dockerfile builds on."""
+        found = re.search(r"^ARG PYTHON_IMAGE=(.+)$", (_ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert found is not None
+        release = found[1].rpartition("-")[2]
+        root = self._directory / "debian"
+        _run(["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(root), _MIRROR])
+        (root / "usr/bin/python").symlink_to("python3")
+        container = self._buildah("from", "scratch")
+        self._buildah("add", "--quiet", container, str(root), "/")
+        self._buildah("commit", "--quiet", container, f"docker.io/library/{found[1]}")
+        self._buildah("rm", container)
+
+    def build(self, target: str) -> str:
+        """Build a target of the Dockerfile; gives the name of the image."""
+        name = f"localhost/specdec-{target}:test"
+        # What pip of this machine reads from, it reads from there, too.
+        volumes = ["--volume", f"{_AUTHORITIES}:{_AUTHORITIES}:ro"]
+        if links := os.environ.get("PIP_FIND_LINKS"):
+            settings = self._directory / "pip.conf"
+            settings.write_text(f"[global]\nfind-links = {links}\n", encoding="utf-8")
+            volumes += ["--volume", f"{settings}:/etc/pip.conf:ro", "--volume", f"{links}:{links}:ro"]
+        arguments = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--layers", "--quiet", *volumes]
+        self._buildah("build", *arguments, "--target", target, "--tag", name, str(_ROOT))
+        return name
+
+    def configuration(self, image: str) -> dict[str, Any]:
+        """What the image says of how it is run."""
+        described = json.loads(self._buildah("inspect", "--type", "image", image))
+        configuration: dict[str, Any] = described["Docker"]["config"]
+        return configuration
+
+    def run(self, image: str, command: Sequence[str]) -> str:
+        """What a command says in a fresh container of the image, as its user.
+
+        Raises:
+            AssertionError: it fails.
+        """
+        container = self._buildah("from", "--pull-never", image)
+        try:
+            return self._buildah("run", "--isolation", "chroot", container, "--", *command)
+        finally:
+            self._buildah("rm", container)
+
+    def _buildah(self, command: str, *arguments: str) -> str:
+        return _run(["buildah", *self._store, command, *arguments])
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    assert done.returncode == 0, f"{command[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout.strip()
