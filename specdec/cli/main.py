@@ -11,6 +11,7 @@ from specdec.cli.models import app as models_app
 from specdec.cli.plan import plan
 from specdec.cli.serve import serve
 from specdec.cli.token import app as token_app
+from specdec.cli.top import top
 from specdec.cli.trace import trace
 
 _MODULES = {
@@ -30,6 +31,7 @@ app.command()(generate)
 app.command()(serve)
 app.command()(plan)
 app.command()(trace)
+app.command()(top)
 app.add_typer(models_app, name="models")
 app.add_typer(token_app, name="token")
 

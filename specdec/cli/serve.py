@@ -98,6 +98,12 @@ def serve(
             help="Listen where other machines can call although TLS or the check of who calls is missing.",
         ),
     ] = False,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics", help="Serve the metrics of each service to Prometheus, and say how `specdec top` shows them."
+        ),
+    ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least severe line to log.")
     ] = None,
@@ -147,6 +153,7 @@ def serve(
         client_ca=client_ca,
         token_file=token_file,
         insecure_bind=insecure_bind,
+        has_metrics=metrics,
     )
     console = Console(stderr=True)
     try:
@@ -177,6 +184,8 @@ async def _serve(services: ThreeServices, console: Console, start_timeout_second
             start_timeout_seconds=start_timeout_seconds,
             drain_seconds=services.drain_seconds,
         ) as group:
+            if metrics := ",".join(spec.metrics_address for spec in specs if spec.metrics_address):
+                _print_line(console, "specdec", f"to watch them: specdec top --metrics {metrics}")
             _print_line(console, "specdec", "ready; Ctrl-C ends all")
             typer.echo(group.address)
             try:

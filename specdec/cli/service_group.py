@@ -34,6 +34,8 @@ class ServiceSpec:
     """Whether it is started when those that are not so are ready: then it finds at once whatever it calls."""
     health_address: str = ""
     """HOST:PORT where it will say in plaintext whether it serves; empty: `address`."""
+    metrics_address: str = ""
+    """HOST:PORT where it will serve its metrics; empty: nowhere that is known here."""
 
 
 class ServiceFailedError(Exception):

@@ -61,6 +61,8 @@ class ThreeServices:
     client_ca: Path | None = None
     token_file: Path | None = None
     insecure_bind: bool = False
+    has_metrics: bool = False
+    """Whether each serves its metrics to Prometheus, on a free port where it listens."""
     target_arguments: tuple[str, ...] = ()
     """Further flags of the service."""
     draft_arguments: tuple[str, ...] = ()
@@ -174,14 +176,16 @@ class ThreeServices:
         *,
         host: str = _LOOPBACK,
     ) -> ServiceSpec:
-        health_port = None
-        if flags.get("tls-cert") or self._variable(f"{_PREFIXES[module]}TLS_CERT"):
-            # Whether it is ready must be seen without a certificate.
-            (health_port,) = choose_ports([(host, 0)])
+        # Whether it is ready must be seen without a certificate.
+        has_health_port = bool(flags.get("tls-cert") or self._variable(f"{_PREFIXES[module]}TLS_CERT"))
+        free_ports = choose_ports([(host, 0)] * (has_health_port + self.has_metrics))
+        health_port = free_ports.pop() if has_health_port else None
+        metrics_port = free_ports.pop() if self.has_metrics else None
         given = {
             "host": host,
             "port": port,
             "health-port": health_port,
+            "metrics-port": metrics_port,
             "log-level": self.log_level,
             "drain-seconds": self.drain_seconds,
             **flags,
@@ -195,6 +199,7 @@ class ThreeServices:
             address=f"{reachable(host)}:{port}",
             health_address="" if health_port is None else f"{reachable(host)}:{health_port}",
             environment=self.environment,
+            metrics_address="" if metrics_port is None else f"{reachable(host)}:{metrics_port}",
             is_last=module == "orchestrator",
         )
 

@@ -20,3 +20,8 @@ def prometheus_name(metric: MetricName) -> str:
     if unit and not name.endswith(f"_{unit}"):
         name += f"_{unit}"
     return f"{name}_total" if metric.kind == "counter" else name
+
+
+def prometheus_label(attribute: str) -> str:
+    """The name of a label: an attribute of the table as OpenTelemetry maps it for Prometheus."""
+    return re.sub(r"[^a-zA-Z0-9_]+", "_", attribute)

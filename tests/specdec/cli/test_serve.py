@@ -1,4 +1,5 @@
 import asyncio
+import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -108,3 +109,15 @@ async def test_a_draft_model_needs_its_drafter(cli: Cli) -> None:
     ended = await cli.run("serve", "--drafter", "suffix", "--draft-model", "x")
     assert ended.status == 2
     assert "--draft-model does not go with" in " ".join(ended.err.split())
+
+
+async def test_it_says_how_to_watch_what_it_serves(cli: Cli) -> None:
+    process = await cli.start("serve", "--port", "0", "--metrics")
+    await address_of(process)
+    process.send_signal(signal.SIGTERM)
+    ended = await cli.end(process)
+    (said,) = re.findall(r"specdec top --metrics (\S+)", ended.err)
+    assert len(said.split(",")) == 3
+    # In the order of their starting: target, draft, orchestrator.
+    for address in said.split(","):
+        assert f"--metrics-port={address.rpartition(':')[2]}" in ended.err

@@ -192,3 +192,25 @@ def test_services_for_this_machine_alone_pass_over_certificates_and_tokens(monke
     assert load_settings(TargetSettings, [], program="x").tls_cert is None
     assert load_settings(DraftSettings, [], program="x").tls_ca is None
     assert load_settings(OrchestratorSettings, [], program="x").token_file is None
+
+
+def test_each_service_has_a_port_for_its_metrics_if_asked() -> None:
+    target_spec, draft_spec, orchestrator_spec = ThreeServices(has_metrics=True, host=EVERYWHERE).specs()
+    ports = []
+    for spec, settings_class in (
+        (target_spec, TargetSettings),
+        (draft_spec, DraftSettings),
+        (orchestrator_spec, OrchestratorSettings),
+    ):
+        settings = read(spec, settings_class)
+        assert spec.metrics_address == f"127.0.0.1:{settings.metrics_port}"
+        ports.extend([settings.port, settings.metrics_port])
+    assert len(set(ports)) == 6
+    assert {spec.metrics_address for spec in ThreeServices().specs()} == {""}
+
+
+def test_ports_for_metrics_and_health_differ(tmp_path: Path) -> None:
+    *_, spec = ThreeServices(has_metrics=True, tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem").specs()
+    settings = read(spec, OrchestratorSettings)
+    assert settings.metrics_port is not None
+    assert len({settings.port, settings.metrics_port, settings.health_port}) == 3

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.telemetry import names
 from specdec.telemetry.metrics import CandidateMetrics, DraftAheadMetrics, EngineMetrics, OrchestratorMetrics
-from specdec.telemetry.prometheus import prometheus_name
+from specdec.telemetry.prometheus import prometheus_label, prometheus_name
 
 
 def test_every_metric_is_called_what_the_exporter_calls_it() -> None:
@@ -41,3 +41,11 @@ def test_the_instruments_are_made_without_complaint() -> None:
     CandidateMetrics(meter).ended(1, "hit")
     text = generate_latest(registry).decode()
     assert f"{prometheus_name(names.RESYNCS)}{{" in text
+
+
+@pytest.mark.parametrize(
+    ("attribute", "label"),
+    [(names.LINK, "specdec_link"), (names.POSITION, "position"), (names.MODEL, "gen_ai_request_model")],
+)
+def test_labels(attribute: str, label: str) -> None:
+    assert prometheus_label(attribute) == label

@@ -1,0 +1,1 @@
+"""A running system at a glance, from what its processes serve to Prometheus."""
