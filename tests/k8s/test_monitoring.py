@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,9 +168,14 @@ def test_sampling_keeps_slow_and_failed_requests_and_names_what_is_emitted() -> 
             assert set(re.findall(r'name == "([^"]+)"', condition)) <= names.SPANS.keys()
             for attribute in re.findall(r'attributes\["([^"]+)"\]', condition):
                 assert attribute in names.SPANS["round"].attributes
+        for condition in policy.get("ottl_condition", {}).get("spanevent", []):
+            assert set(re.findall(r'name == "([^"]+)"', condition)) == {names.FAILOVER_EVENT, names.RESYNC_EVENT}
 
 
-def test_the_files_are_the_ones_that_docs_name() -> None:
-    text = Path(K8S / "README.md").read_text(encoding="utf-8")
+def test_every_directory_is_described() -> None:
+    text = (K8S / "README.md").read_text(encoding="utf-8")
     for component in sorted(path.name for path in (K8S / "components").iterdir()):
         assert f"`{component}`" in text
+    for overlay in sorted((K8S / "overlays").iterdir()):
+        assert f"overlays/{overlay.name}" in text
+        assert len((overlay / "README.md").read_text(encoding="utf-8").splitlines()) < 40, "more than a screen"
