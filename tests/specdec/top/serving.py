@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import grpc
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from specdec.telemetry.metrics import EngineMetrics, OrchestratorMetrics, RoundTimes
 
@@ -19,11 +20,9 @@ class Emitting:
     """The project's own metrics, as one process has them; `text` is what Prometheus would fetch now."""
 
     def __init__(self, service_name: str) -> None:
-        reader = PrometheusMetricReader(scope_info_enabled=False)
-        # The reader registers itself for all of the process; several in one process must not meet there.
-        REGISTRY.unregister(reader._collector)
+        # Not the registry of all of the process: several of them must not meet there.
         self._registry = CollectorRegistry()
-        self._registry.register(reader._collector)
+        reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
         self._provider = MeterProvider(
             [reader], resource=Resource({"service.name": service_name}), shutdown_on_exit=False
         )
@@ -49,8 +48,6 @@ class Emitting:
 
     def request(self, ttft_seconds: float, tpot_seconds: float) -> None:
         """The orchestrator ends a request."""
-        import grpc
-
         self.orchestrator.first_token(ttft_seconds, operation="chat", model="tiny")
         self.orchestrator.request_ended(
             grpc.StatusCode.OK,
