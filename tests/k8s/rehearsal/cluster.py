@@ -76,11 +76,6 @@ class Cluster:
             await pod.start()
         return new
 
-    def port(self, component: str, name: str) -> int:
-        """Number of a port of a component's pods."""
-        (port,) = (each for each in self._plans[component].container["ports"] if each["name"] == name)
-        return int(port["containerPort"])
-
     def check(self) -> None:
         """
         Raises:

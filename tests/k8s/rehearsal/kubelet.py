@@ -49,6 +49,10 @@ class RehearsedPod:
         self._child = ChildProcess(name, plan.command, environment=environment)
         self._probing: asyncio.Task[None] | None = None
 
+    def port(self, name: str) -> int:
+        """Number of one of its ports."""
+        return self._plan.port(name)
+
     async def start(self) -> None:
         """Start its process, and follow its probes from then on."""
         await self._child.start()

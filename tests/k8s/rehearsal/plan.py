@@ -57,6 +57,11 @@ class PodPlan:
         assert command[0] == "python"
         return [sys.executable, *command[1:]]
 
+    def port(self, name: str) -> int:
+        """Number of a port of the pod."""
+        (port,) = (each["containerPort"] for each in self.container["ports"] if each["name"] == name)
+        return int(port)
+
     def environment(self, address: str, volumes: Path, changes: Mapping[str, str]) -> dict[str, str]:
         """Variables of one replica.
 

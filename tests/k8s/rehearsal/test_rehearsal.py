@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.client import GenerationClient
 from specdec.serving.certificates import CertificateFiles
@@ -22,14 +20,27 @@ from tests.certificate_authority import CertificateAuthority
 from tests.chaos.models import save_models
 from tests.k8s.conftest import Fresh
 from tests.k8s.documents import SERVICES, of_kind
+from tests.k8s.queries import metrics_of
 from tests.k8s.rehearsal.cluster import Cluster
 from tests.k8s.rehearsal.kubelet import RehearsedPod
 from tests.k8s.rehearsal.load import Load
+from tests.k8s.rehearsal.scraping import num_passes, scrape
 from tests.k8s.rendering import Combination, Document
+from tests.k8s.test_monitoring import QUERIES, RULES
 
 START_SECONDS = 90.0
 TAKES_WORK_SECONDS = 5.0
 NUM_CLIENTS = 8
+NAMED = {name for query in (*QUERIES, *(rule["expr"] for rule in RULES)) for name in metrics_of(query)}
+"""Time series of the alert rules and the dashboard."""
+OF_RARE_EVENTS = {
+    prometheus_name(metric)
+    for metric in (
+        *(names.RESYNCS, names.STALE_EVENTS, names.EXPIRED_LEASES, names.FALLBACKS),
+        *(names.KV_EVICTIONS, names.KV_PREEMPTIONS, names.AHEAD_PROPOSALS, names.CANDIDATE_WINDOWS),
+    )
+}
+"""Those that nothing may have been counted in."""
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +51,6 @@ def changes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str
         "target": {"SPECDEC_TARGET_MODEL": str(target), "SPECDEC_TARGET_LINEAR_KERNEL": "invariant"},
         "draft": {"SPECDEC_DRAFT_MODEL": str(draft)},
     }
-
-
-def num_passes(cluster: Cluster, pod: RehearsedPod) -> float:
-    """Forward passes of a target, as Prometheus would fetch them."""
-    url = f"http://{pod.address}:{cluster.port('target', 'metrics')}/metrics"
-    text = urllib.request.urlopen(url, timeout=5).read().decode()
-    wanted = f"{prometheus_name(names.FORWARD_DURATION)}_count"
-    families = text_string_to_metric_families(text)
-    return sum(sample.value for family in families for sample in family.samples if sample.name == wanted)
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> float:
@@ -67,21 +69,27 @@ async def test_targets_come_and_go_under_load_and_no_request_fails(
         first = [*await cluster.scale("target", 1), *await cluster.scale("draft", 1)]
         orchestrators = await cluster.scale("orchestrator", 1)
         await asyncio.gather(*(pod.ready(START_SECONDS) for pod in (*first, *orchestrators)))
-        async with Load(f"{orchestrators[0].address}:{cluster.port('orchestrator', 'grpc')}", NUM_CLIENTS) as load:
+        async with Load(_address(orchestrators[0]), NUM_CLIENTS) as load:
             await load.finished(NUM_CLIENTS, 60)
 
             new = await cluster.scale("target", 3)
-            await asyncio.gather(*(_takes_work(cluster, pod) for pod in new))
+            await asyncio.gather(*(_takes_work(pod) for pod in new))
             targets = [first[0], *new]
-            before = [num_passes(cluster, pod) for pod in targets]
+            before = await asyncio.to_thread(lambda: [num_passes(pod) for pod in targets])
             await load.finished(6 * NUM_CLIENTS, 60)
-            passes = [num_passes(cluster, pod) - start for pod, start in zip(targets, before, strict=True)]
+            after = await asyncio.to_thread(lambda: [num_passes(pod) for pod in targets])
+            passes = [end - start for start, end in zip(before, after, strict=True)]
             assert min(passes) > 0.15 * sum(passes), passes
 
             await cluster.scale("target", 1)
             await load.finished(NUM_CLIENTS, 60)
             cluster.check()
         assert load.failures == []
+        served: set[str] = set()
+        for pod in (*first, *orchestrators):
+            served |= (await asyncio.to_thread(scrape, pod)).keys()
+        assert NAMED - served <= OF_RARE_EVENTS
+        assert prometheus_name(names.FAILOVERS) in served
         # Their sequences went elsewhere while they paused, so that no drain had anything to wait for.
         assert all(pod.end_seconds < 10 for pod in cluster.gone)
         await asyncio.gather(*(cluster.scale(component, 0) for component in SERVICES))
@@ -106,7 +114,7 @@ async def test_with_certificates_everything_starts_and_only_their_holders_are_se
         pods = [pod for component in SERVICES for pod in await cluster.scale(component, 1)]
         # The orchestrator is ready when it has shaken hands with the target, over mTLS.
         await asyncio.gather(*(pod.ready(START_SECONDS) for pod in pods))
-        address = f"{pods[-1].address}:{cluster.port('orchestrator', 'grpc')}"
+        address = _address(pods[-1])
         request = generation_pb2.GenerateRequest(text="abc", max_new_tokens=4)
         own = clients.issue("client")
         files = CertificateFiles(own.chain, own.key, services.path)
@@ -139,7 +147,11 @@ def _secret(authority: CertificateAuthority, certificate: Document) -> dict[str,
     }
 
 
-async def _takes_work(cluster: Cluster, pod: RehearsedPod) -> None:
+def _address(pod: RehearsedPod) -> str:
+    return f"{pod.address}:{pod.port('grpc')}"
+
+
+async def _takes_work(pod: RehearsedPod) -> None:
     await pod.ready(START_SECONDS)
-    before = await asyncio.to_thread(num_passes, cluster, pod)
-    await until(lambda: num_passes(cluster, pod) > before, TAKES_WORK_SECONDS)
+    before = await asyncio.to_thread(num_passes, pod)
+    await until(lambda: num_passes(pod) > before, TAKES_WORK_SECONDS)
