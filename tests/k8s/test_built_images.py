@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,10 +26,15 @@ kill -TERM $service && wait $service && echo ended in order
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
-    store = ImageStore(tmp_path_factory.mktemp("images"))
-    store.make_base()
-    return store
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageStore]:
+    directory = tmp_path_factory.mktemp("images")
+    store = ImageStore(directory)
+    try:
+        store.make_base()
+        yield store
+    finally:
+        # Gigabytes, which pytest would keep for a while.
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=SERVICES)

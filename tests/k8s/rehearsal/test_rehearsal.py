@@ -109,6 +109,7 @@ async def test_with_certificates_everything_starts_and_only_their_holders_are_se
         for certificate in of_kind(documents, "Certificate")
         if "dnsNames" in certificate["spec"]
     }
+    secrets["specdec-clients-authority"] = {"ca.crt": clients.path.read_bytes()}
     (tmp_path / "pods").mkdir()
     async with Cluster(documents, tmp_path / "pods", changes, secrets) as cluster:
         pods = [pod for component in SERVICES for pod in await cluster.scale(component, 1)]
