@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
+from pathlib import Path
 
 import pytest
 
 from specdec.telemetry.variables import read_switches
+from target_service.settings import TargetSettings
 from tests.k8s.conftest import Fresh
-from tests.k8s.documents import SERVICES, find, pod_of
-from tests.k8s.manifests import expected_problems, problems
-from tests.k8s.rendering import BASES, COMPONENTS, K8S, Combination, Document
+from tests.k8s.documents import SERVICES, find, pod_of, pods
+from tests.k8s.manifests import expected_problems, problems, settings_of
+from tests.k8s.rendering import BASES, COMPONENTS, K8S, Combination, Document, render
 from tests.k8s.validation import VERSIONS, validation_problems
 
 Rendered = dict[Combination, list[Document]]
@@ -60,3 +63,19 @@ def test_telemetry_variables_are_well_formed(every_combination: Rendered, monkey
             if name.startswith("OTEL_"):
                 monkeypatch.setenv(name, value)
         assert read_switches().has_traces
+
+
+def test_the_example_of_the_readme_renders(tmp_path: Path) -> None:
+    text = (K8S / "README.md").read_text(encoding="utf-8")
+    example = text.partition("```yaml\n")[2].partition("```")[0]
+    way = os.path.relpath(K8S.parent.resolve(), tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(example.replace("REPOSITORY", way), encoding="utf-8")
+    documents = render(tmp_path)
+    for document in documents:
+        assert document["metadata"].pop("namespace") == "specdec"
+    assert problems(documents) == []
+    images = {container["image"] for pod in pods(documents) for container in pod.containers}
+    assert {image.rpartition("/")[0] for image in images} == {"registry.example"}
+    target = settings_of(documents, "target")
+    assert isinstance(target, TargetSettings)
+    assert target.max_num_sequences == 32
