@@ -128,6 +128,7 @@ def test_a_distribution_holds_the_shipped_drafts(tmp_path: Path, kind: str) -> N
     else:
         with tarfile.open(archive) as tar:
             names = [name.partition("/")[2] for name in tar.getnames()]
+    assert "specdec/waterfall/page.html" in names
     held = {name for name in names if "checkpoints/" in name and not name.endswith("some-draft")}
     assert held == {f"draft_service/checkpoints/some-draft/{path.name}" for path in draft.iterdir()}
 

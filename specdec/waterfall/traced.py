@@ -53,7 +53,7 @@ def _request(generate: RecordedSpan, children: _Children) -> RequestView:
     if first is not None and num_tokens is not None:
         # Of several completions the pace of all of them together would say little.
         num_prefills = sum(span.name == names.PREFILL.name for span in own)
-        last = max(span.end for span in own)
+        last = max(span.end for span, each in zip(own, rounds, strict=True) if each.next_token_kind)
         if num_prefills == 1 and num_tokens > 1:
             tpot_seconds = max(0, last - first) / 1e9 / (num_tokens - 1)
     return RequestView(

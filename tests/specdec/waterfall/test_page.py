@@ -139,5 +139,10 @@ def test_the_figures() -> None:
     assert "6.0 ms of drafting and verification were hidden" in text
 
 
+def test_rounds_that_overlap_are_not_drawn_in_one_line() -> None:
+    assert 'id="time"' in page(REQUEST)
+    assert 'id="time"' not in page(replace(REQUEST, rounds=(ROUNDS[0], *ROUNDS)))
+
+
 def test_a_request_without_rounds_is_a_page() -> None:
     Read(page(replace(REQUEST, rounds=(), request_id="", model="", status="")))

@@ -50,3 +50,17 @@ async def test_a_trace_and_the_reports_of_one_request() -> None:
     assert traced.mean_acceptance_length == told.mean_acceptance_length
     assert traced.acceptance_rate == told.acceptance_rate
     assert "K=4" in traced.rounds[1].events
+
+
+async def test_a_sequence_that_is_opened_again_is_noted() -> None:
+    target = FakeTarget()
+    target.delay_seconds = 0.01
+    async with running(target, FakeDraft(half_right)) as run:
+        with recorded_spans() as spans:
+            async for response in run.stub.Generate(request(), timeout=30):
+                if response.delta.round.round == 2:
+                    target.break_streams()
+            export = exported(spans.get_finished_spans())
+    (traced,) = traced_requests(spans_of(export, WANTED))
+    assert [each.index for each in traced.rounds if "resync" in each.events] != []
+    assert traced.num_generated_tokens == 24

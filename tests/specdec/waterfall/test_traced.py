@@ -66,6 +66,7 @@ def test_a_round_that_was_given_up() -> None:
     assert (last.index, last.next_token_kind, last.notes) == (3, "", ("failed: cancelled",))
     assert last.durations.parts == {"unknown": pytest.approx(0.03)}
     # It committed nothing, so it counts for nothing.
+    assert request.tpot_seconds == pytest.approx(0.060 / 6)
     assert request.num_rounds == 2
     assert request.mean_acceptance_length == 3
 
