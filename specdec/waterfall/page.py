@@ -47,20 +47,22 @@ def page(request: RequestView) -> str:
     """HTML. No text of prompts or outputs is in it."""
     # Whatever was read elsewhere is escaped, as everything else.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(duration=duration_text, labels=_LABELS, parts=PARTS)
+    environment.globals["duration"] = duration_text
     template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     rounds = request.rounds[:MAX_ROUNDS]
+    totals = part_totals(request)
+    scale_seconds = request.scale_seconds
     whole = max((each.start_seconds + each.wall_seconds for each in rounds), default=0.0) or 1.0
     return template.render(
         request=request,
         facts=facts(request),
-        totals=part_totals(request),
+        totals=totals,
         total_pieces=tuple(_pieces(request.part_seconds, 0.0, sum(request.part_seconds.values()) or 1.0)),
         hidden=hidden_text(request),
-        rows=[_row(each, request.scale_seconds, whole) for each in rounds],
+        rows=[_row(each, scale_seconds, whole) for each in rounds],
         num_left_out=len(request.rounds) - len(rounds),
         has_events=any(each.notes for each in rounds),
-        scale=[duration_text(request.scale_seconds * tick / _NUM_TICKS) for tick in range(_NUM_TICKS + 1)],
+        scale=[duration_text(scale_seconds * tick / _NUM_TICKS) for tick in range(_NUM_TICKS + 1)],
         axis=[duration_text(whole * tick / _NUM_TICKS) for tick in range(_NUM_TICKS + 1)],
     )
 

@@ -7,6 +7,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from specdec.waterfall.printable import printable
@@ -106,9 +107,12 @@ def _span(span: Mapping[str, Any]) -> RecordedSpan:
 
 def _get(holder: Mapping[str, Any], name: str) -> Any:
     """A field by its name in JSON, or as it is called in the proto; None if there is neither."""
-    if name in holder:
-        return holder[name]
-    return holder.get(re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name))
+    return holder[name] if name in holder else holder.get(_in_proto(name))
+
+
+@lru_cache(maxsize=64)
+def _in_proto(name: str) -> str:
+    return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
