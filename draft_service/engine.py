@@ -38,12 +38,13 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         Returns whether there may be more to do.
         """
         drafts = list(self._drafts.values())
+        # Also if there are none, or the last ones would seem to wait for ever.
+        self._metrics.queue_length(len(drafts))
         if not drafts:
             return self._work_ahead()
         started = time.perf_counter()
         self._advance(drafts)
         elapsed = time.perf_counter() - started
-        self._metrics.queue_length(len(drafts))
         for draft in drafts:
             if self._drafts.get((draft.sequence.connection, draft.sequence.sequence_id)) is not draft:
                 continue  # It has failed.

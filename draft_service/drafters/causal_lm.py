@@ -149,6 +149,7 @@ class CausalLMDrafter:
         if state is not None:
             self._ahead.close(sequence, state.cache)
             self._memory.leave(state.cache)
+            self._memory.report(self._metrics)
 
     def advance(self, drafts: Sequence[Draft]) -> None:
         """See `Drafter`. One forward pass; a draft that gets no memory ends with what it has.
