@@ -13,6 +13,8 @@ from specdec.v1 import generation_pb2, sampling_pb2
 
 _NUM_REQUESTS = 24
 _MAX_NEW_TOKENS = 24
+_PAUSE_SECONDS = 0.1
+"""Between two requests of a client, so that processes which start have something of the processors, too."""
 
 
 class Load:
@@ -64,7 +66,7 @@ class Load:
                     self._compare(number, await client.collect(_request(number)))
                 except Exception as error:  # noqa: BLE001
                     self.failures.append(f"{type(error).__name__}: {error}")
-                    await asyncio.sleep(0.1)
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def _compare(self, number: int, result: GenerationResult) -> None:
         """The text of a request is the same each time, wherever its rounds were run."""

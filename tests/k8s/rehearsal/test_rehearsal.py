@@ -30,7 +30,7 @@ from tests.k8s.test_monitoring import QUERIES, RULES
 
 START_SECONDS = 90.0
 TAKES_WORK_SECONDS = 5.0
-NUM_CLIENTS = 8
+NUM_CLIENTS = 6
 NAMED = {name for query in (*QUERIES, *(rule["expr"] for rule in RULES)) for name in metrics_of(query)}
 """Time series of the alert rules and the dashboard."""
 OF_RARE_EVENTS = {
