@@ -36,6 +36,8 @@ class ImageStore:
             assert shutil.which(program), f"{program} is missing; run `apt-get install buildah debootstrap`"
         assert os.geteuid() == 0, "images are built by root here"
         self._directory = directory
+        self._built: set[str] = set()
+        self._containers: dict[str, str] = {}
         self._store = ["--root", str(directory / "storage"), "--runroot", str(directory / "run")]
         self._store += ["--storage-driver", "vfs"]
 
@@ -47,22 +49,28 @@ class ImageStore:
         root = self._directory / "debian"
         _run(["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(root), _MIRROR])
         (root / "usr/bin/python").symlink_to("python3")
+        for rest in ("var/lib/apt/lists", "var/cache/apt"):
+            shutil.rmtree(root / rest)
         container = self._buildah("from", "scratch")
         self._buildah("add", "--quiet", container, str(root), "/")
         self._buildah("commit", "--quiet", container, f"docker.io/library/{found[1]}")
         self._buildah("rm", container)
 
     def build(self, target: str) -> str:
-        """Build a target of the Dockerfile; gives the name of the image."""
+        """Build a target of the Dockerfile, unless it is there; gives the name of the image."""
         name = f"localhost/specdec-{target}:test"
+        if name in self._built:
+            return name
         # What pip of this machine reads from, it reads from there, too.
         volumes = ["--volume", f"{_AUTHORITIES}:{_AUTHORITIES}:ro"]
         if links := os.environ.get("PIP_FIND_LINKS"):
             settings = self._directory / "pip.conf"
             settings.write_text(f"[global]\nfind-links = {links}\n", encoding="utf-8")
             volumes += ["--volume", f"{settings}:/etc/pip.conf:ro", "--volume", f"{links}:{links}:ro"]
-        arguments = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--layers", "--quiet", *volumes]
+        # No layers in between: each would be a copy of everything, torch included.
+        arguments = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--quiet", *volumes]
         self._buildah("build", *arguments, "--target", target, "--tag", name, str(_ROOT))
+        self._built.add(name)
         return name
 
     def configuration(self, image: str) -> dict[str, Any]:
@@ -72,16 +80,14 @@ class ImageStore:
         return configuration
 
     def run(self, image: str, command: Sequence[str]) -> str:
-        """What a command says in a fresh container of the image, as its user.
+        """What a command says in a container of the image, as its user. An image has one container: it is a copy of it.
 
         Raises:
-            AssertionError: it fails.
+            AssertionError: the command fails.
         """
-        container = self._buildah("from", "--pull-never", image)
-        try:
-            return self._buildah("run", "--isolation", "chroot", container, "--", *command)
-        finally:
-            self._buildah("rm", container)
+        if image not in self._containers:
+            self._containers[image] = self._buildah("from", "--pull-never", image)
+        return self._buildah("run", "--isolation", "chroot", self._containers[image], "--", *command)
 
     def _buildah(self, command: str, *arguments: str) -> str:
         return _run(["buildah", *self._store, command, *arguments])
