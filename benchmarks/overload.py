@@ -45,7 +45,7 @@ _MAX_MESSAGE_BYTES = 16 << 20
 MOST_TPOT_RATIO = 1.5
 MOST_REFUSAL_SECONDS = 0.1
 MOST_GROWTH = 1.05
-"""Of a process's memory under overload; what capacity takes, caches and all, is there before."""
+"""Of a process's memory under overload; what capacity takes, full caches and all, is there before."""
 
 
 def figures(
@@ -149,6 +149,9 @@ def main(
     max_new_tokens: Annotated[int, typer.Option(min=2, help="New tokens of each request.")] = 48,
     model: Annotated[str, typer.Option(help="Target model.")] = DEFAULT_MODEL,
     num_threads: Annotated[int, typer.Option(min=1, help="Threads of a forward pass on CPU.")] = 1,
+    kv_cache_memory: Annotated[
+        str, typer.Option(help="Of target and draft each: little enough to be full before the overload begins.")
+    ] = "128MiB",
     json_out: Annotated[Path | None, typer.Option(help="File for the result.")] = None,
 ) -> None:
     """Measure the services under overload."""
@@ -156,6 +159,8 @@ def main(
         model=model,
         num_threads=num_threads,
         drain_seconds=_DRAIN_SECONDS,
+        target_arguments=(f"--kv-cache-memory={kv_cache_memory}",),
+        draft_arguments=(f"--kv-cache-memory={kv_cache_memory}",),
         orchestrator_arguments=(f"--max-concurrent-requests={limit}",),
         environment={"OMP_NUM_THREADS": str(num_threads)},
     )
@@ -168,7 +173,14 @@ def main(
     except (ServiceFailedError, TooShortError, IncompleteGenerationError, OSError) as error:
         raise _failure(str(error)) from error
     missed = misses(found)
-    settings = {"limit": limit, "times": times, "seconds": seconds, "max_new_tokens": max_new_tokens, "model": model}
+    settings = {
+        "limit": limit,
+        "times": times,
+        "seconds": seconds,
+        "max_new_tokens": max_new_tokens,
+        "model": model,
+        "kv_cache_memory": kv_cache_memory,
+    }
     result = {"benchmark": "overload", "settings": settings, "machine": machine_facts(), **found, "missed": missed}
     Console(highlight=False, soft_wrap=True).print(_table(found, times))
     for sentence in missed:
