@@ -21,3 +21,10 @@ CAMPAIGNS: dict[str, Campaign] = {
     "hostile-target": fuzz_by_target,
     "hostile-draft": fuzz_by_draft,
 }
+_MESSAGES_OF_A_LIE = 8
+"""What a service answers with costs so many times as much as what it is sent, since each lie is met by a request."""
+
+
+def num_messages_of(name: str, num_messages: int) -> int:
+    """Messages of a campaign, of so many for those that only send."""
+    return num_messages // _MESSAGES_OF_A_LIE if name.startswith("hostile") else num_messages

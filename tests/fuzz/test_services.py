@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.fuzz.campaigns import CAMPAIGNS
+from tests.fuzz.campaigns import CAMPAIGNS, num_messages_of
 from tests.fuzz.cancels import cancel_at_random
 
 NUM_MESSAGES = int(os.environ.get("SPECDEC_FUZZ_MESSAGES", "20000"))
@@ -18,8 +18,7 @@ SEED = int(os.environ.get("SPECDEC_FUZZ_SEED", "1"))
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
 async def test_nothing_that_is_sent_harms_anyone(name: str) -> None:
-    # What services answer with costs the most, as each lie is met by a request.
-    num_messages = NUM_MESSAGES // 8 if name.startswith("hostile") else NUM_MESSAGES
+    num_messages = num_messages_of(name, NUM_MESSAGES)
     report = await CAMPAIGNS[name](num_messages, SEED)
     print(report)
     assert report.num_messages >= num_messages
