@@ -29,6 +29,7 @@ from benchmarks.simulation.clock import sharpen_timers
 from draft_service.feature_runner import make_runner
 from specdec.serving.host import Service
 from specdec.serving.process import run
+from specdec.serving.server_security import ServerSecurity
 from specdec.settings import ServiceSettings
 
 
@@ -78,6 +79,7 @@ def _run_both(target: ServiceOptions, draft: ServiceOptions) -> int:
         *,
         name: str,
         expected_errors: tuple[type[Exception], ...] = (),
+        make_security: Callable[[], ServerSecurity] | None = None,
     ) -> int:
         started.append((make_service, settings, expected_errors))
         return 0
