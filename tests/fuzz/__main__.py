@@ -18,7 +18,9 @@ from tests.fuzz.campaigns import CAMPAIGNS, num_messages_of
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python -m tests.fuzz")
     parser.add_argument("campaigns", nargs="*", help=f"of {', '.join(CAMPAIGNS)}; none: all")
-    parser.add_argument("--num-messages", type=int, default=100_000, help="of each campaign; an eighth in hostile ones")
+    parser.add_argument(
+        "--num-messages", type=int, default=100_000, help="of each campaign; a sixteenth in hostile ones"
+    )
     parser.add_argument("--seed", type=int, default=None, help="of all randomness; none: a new one")
     arguments = parser.parse_args()
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed

@@ -21,7 +21,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     "hostile-target": fuzz_by_target,
     "hostile-draft": fuzz_by_draft,
 }
-_MESSAGES_OF_A_LIE = 8
+_MESSAGES_OF_A_LIE = 16
 """What a service answers with costs so many times as much as what it is sent, since each lie is met by a request."""
 
 
