@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Generic
 
 from specdec.engine.load import LoadNews
@@ -17,6 +18,11 @@ from specdec.v1 import model_pb2
 
 _log = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+_STUCK_SECONDS = 60.0
+"""A step that takes so long is not slow, its device does not answer: peers had better go elsewhere."""
+_LOST_SECONDS = 300.0
+"""And after so long it never will."""
 
 
 class EngineHost(Generic[CommandT, EventT, SequenceT]):
@@ -27,6 +33,7 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
         self._engine: SequenceEngine[CommandT, EventT, SequenceT] | None = None
         self._thread: EngineThread[Arrival[CommandT, EventT]] | None = None
         self._failure_watch = contextlib.ExitStack()
+        self._heartbeat_watch: asyncio.Task[None] | None = None
 
     def start(self, engine: SequenceEngine[CommandT, EventT, SequenceT], health: Health) -> None:
         """Run the engine from now on and report the service as serving. On the event loop."""
@@ -40,6 +47,7 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
         self._failure_watch.enter_context(self._thread.watched(report_failure))
         self._thread.start()
         health.set_serving(True)
+        self._heartbeat_watch = asyncio.create_task(self._watch_heartbeat(self._thread, health))
 
     @property
     def num_sequences(self) -> int:
@@ -71,8 +79,21 @@ class EngineHost(Generic[CommandT, EventT, SequenceT]):
         while self._engine.num_sequences:  # noqa: ASYNC110 - bounded by the host; the engine stays free of asyncio
             await asyncio.sleep(0.05)
 
+    async def _watch_heartbeat(self, thread: EngineThread[Arrival[CommandT, EventT]], health: Health) -> None:
+        """Not ready while a step does not come back, and for good if it has not for long."""
+        while (silent_seconds := time.monotonic() - thread.heartbeat) < _LOST_SECONDS:
+            is_stuck = silent_seconds > _STUCK_SECONDS
+            if is_stuck and health.is_serving:
+                _log.error("a step of the engine has taken %.0f s and has not come back", silent_seconds)
+            health.set_serving(not is_stuck)
+            await asyncio.sleep(_LOOK_SECONDS)
+        health.fail()
+
     async def close(self) -> None:
         """End the thread once its step in progress is done."""
+        if self._heartbeat_watch is not None:
+            self._heartbeat_watch.cancel()
+            await asyncio.gather(self._heartbeat_watch, return_exceptions=True)
         self._failure_watch.close()
         if self._thread is not None and not await asyncio.to_thread(self._thread.stop, _STOP_SECONDS):
             _log.warning("the engine did not finish its step within %.0f s", _STOP_SECONDS)

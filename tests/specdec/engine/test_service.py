@@ -8,15 +8,17 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from grpc_health.v1 import health_pb2
 
 from draft_service.drafters.ngram import NgramDrafter
 from draft_service.engine import DraftEngine
 from draft_service.sequence import DraftSequence
+from specdec.engine import service
 from specdec.engine.service import EngineHost
 from specdec.engine.stream import run_stream
 from specdec.errors import UnavailableError
 from specdec.sampling.params import SamplingParams
-from specdec.serving.health import Health
+from specdec.serving.health import LIVENESS_NAME, Health
 from specdec.v1 import draft_pb2, model_pb2
 
 SECONDS = 5.0
@@ -95,6 +97,47 @@ async def test_serves_from_the_start_and_its_thread_ends_with_it(health: Health)
     await until(lambda: host.num_sequences == 0)
     await asyncio.wait_for(host.close(), SECONDS)
     assert "draft" not in {thread.name for thread in threading.enumerate()}
+
+
+class Stuck(DraftEngine):
+    """Does not come back from a step until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(NgramDrafter(min_length=1, max_length=2, max_num_draft_tokens=4, max_num_sequences=4))
+        self.go_on = threading.Event()
+
+    def step(self) -> bool:
+        assert self.go_on.wait(2 * SECONDS)
+        return super().step()
+
+
+async def liveness(health: Health) -> int:
+    request = health_pb2.HealthCheckRequest(service=LIVENESS_NAME)
+    return int((await health.Check(request, None)).status)
+
+
+async def test_a_step_that_does_not_come_back_is_told(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    # B60: the process answers its probes all the same.
+    monkeypatch.setattr(service, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(service, "_STUCK_SECONDS", 0.3)
+    host: Host = EngineHost("draft")
+    engine = Stuck()
+    host.start(engine, health)
+    assert health.is_serving
+    await until(lambda: not health.is_serving)
+    assert await liveness(health) == health_pb2.HealthCheckResponse.SERVING
+    engine.go_on.set()
+    await until(lambda: health.is_serving)
+    engine.go_on.clear()
+    monkeypatch.setattr(service, "_LOST_SECONDS", 0.5)
+    await until(lambda: not health.is_serving)
+    deadline = time.monotonic() + SECONDS
+    while await liveness(health) == health_pb2.HealthCheckResponse.SERVING:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    engine.go_on.set()
+    await asyncio.wait_for(host.close(), SECONDS)
+    assert not health.is_serving
 
 
 async def test_draining_waits_for_the_open_sequences_and_takes_no_further(health: Health) -> None:
