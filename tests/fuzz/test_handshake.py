@@ -96,3 +96,8 @@ class _Junk:
     def __init__(self, serialize: Callable[[Any], bytes]) -> None:
         self.SerializeToString = serialize
         self.FromString = target_pb2.VerifyResponse.FromString
+        self._make = target_pb2.VerifyResponse
+
+    def __call__(self, **fields: Any) -> target_pb2.VerifyResponse:
+        """The stream may begin before the class is put back."""
+        return self._make(**fields)
