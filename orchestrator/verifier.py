@@ -178,7 +178,7 @@ class Verifier:
         asked = asyncio.get_running_loop().time()
         link = sequence.link
         await self._heard(sequence, asked, asked + self._round_timeout_seconds, link.patience.round_seconds())
-        verdict = sequence.verdict_now()
+        verdict = sequence.verdict()
         link.patience.answered(asyncio.get_running_loop().time() - asked)
         return verdict
 
@@ -223,7 +223,7 @@ class Verifier:
                     self._sequence_id, self._epoch, round_index, self._opening, self._committed.token_ids, trace_context
                 )
                 await self._heard(self._sequence, asked, deadline, link.patience.open_seconds(len(self._committed)))
-                opened = self._sequence.opened_now()
+                opened = self._sequence.opened()
                 token_ids = self._committed.outcome(EMPTY_WINDOW, opened.first)
                 num_cached_tokens = opened.num_cached_tokens
                 link.patience.opened(loop.time() - asked, len(self._committed) - num_cached_tokens)

@@ -116,7 +116,7 @@ class TargetSequence:
         """Wait for it; it may be waited for again. Returns `is_answered`."""
         return await self._mailbox.wait(timeout_seconds)
 
-    def opened_now(self) -> target_pb2.Opened:
+    def opened(self) -> target_pb2.Opened:
         """The answer to the open, without waiting.
 
         Raises:
@@ -126,27 +126,9 @@ class TargetSequence:
         """
         return self._mailbox.take_now().opened
 
-    def verdict_now(self) -> target_pb2.Verdict:
-        """The verdict of the round asked for or expected, without waiting; raises as `opened_now` does."""
+    def verdict(self) -> target_pb2.Verdict:
+        """The verdict of the round asked for or expected, without waiting; raises as `opened` does."""
         return self._mailbox.take_now().verdict
-
-    async def opened(self, timeout_seconds: float) -> target_pb2.Opened:
-        """The answer to the open; waits for it, and raises as `opened_now` does."""
-        await self.answered(timeout_seconds)
-        return self.opened_now()
-
-    async def verify(
-        self,
-        round_index: int,
-        base_length: int,
-        checksum: int,
-        window: Window,
-        timeout_seconds: float,
-        trace_context: model_pb2.TraceContext | None = None,
-    ) -> target_pb2.Verdict:
-        """Have a window judged; raises as `opened` does."""
-        self.ask(round_index, base_length, checksum, window, trace_context)
-        return await self.verdict(timeout_seconds)
 
     def ask(
         self,
@@ -217,11 +199,6 @@ class TargetSequence:
     def expect(self, round_index: int) -> None:
         """Wait for the verdict of a round that the target began by itself; raises as `ask` does."""
         self._mailbox.expect(round_index)
-
-    async def verdict(self, timeout_seconds: float) -> target_pb2.Verdict:
-        """The verdict of the round asked for or expected; waits for it, and raises as `opened_now` does."""
-        await self.answered(timeout_seconds)
-        return self.verdict_now()
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time and any number of times."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +26,7 @@ _MOST_FOR_PREFIX = 4.0
 """And not for more than so many, or one long prompt that all share would leave the other replicas idle."""
 
 
-class Replicas(Generic[LinkT]):
+class Replicas(ABC, Generic[LinkT]):
     """Connects to every replica, follows the list of them, and chooses among those that take sequences.
 
     Args:
@@ -91,9 +92,9 @@ class Replicas(Generic[LinkT]):
             await asyncio.gather(self._follower, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
+    @abstractmethod
     def mismatch_of(self, link: LinkT) -> str:
         """Why a replica cannot be used although it is available, with the two values named. Empty: it can."""
-        raise NotImplementedError
 
     def accepting(self, avoid: Collection[LinkT] = ()) -> list[LinkT]:
         """Those that take sequences now, except some; resting ones only if there are no others."""

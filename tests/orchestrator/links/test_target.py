@@ -53,6 +53,21 @@ def opened(link: TargetLink) -> TargetSequence:
     return link.open(secrets.token_bytes(16), 1, 0, OPENING, PROMPT)
 
 
+async def opening_of(sequence: TargetSequence, seconds: float = 5.0) -> target_pb2.Opened:
+    """The answer to its open."""
+    await sequence.answered(seconds)
+    return sequence.opened()
+
+
+async def verified(
+    sequence: TargetSequence, round_index: int, base_length: int, checksum: int, window: Window
+) -> target_pb2.Verdict:
+    """A window judged."""
+    sequence.ask(round_index, base_length, checksum, window)
+    await sequence.answered(5.0)
+    return sequence.verdict()
+
+
 async def test_handshake_gives_facts_and_tokenizer() -> None:
     async with linked(FakeTarget()) as link:
         assert link.model_info is not None
@@ -114,15 +129,15 @@ async def test_opens_verifies_and_closes() -> None:
     async with linked(target) as link:
         sequence = opened(link)
         committed = CommittedTokens(PROMPT, 320, 100)
-        first = (await sequence.opened(5)).first
+        first = (await opening_of(sequence)).first
         committed.extend(committed.outcome(EMPTY_WINDOW, first))
         # B03: the first draft token is judged too. Right, right, wrong.
         window = Window([*expected[1:3], expected[3] + 1])
-        verdict = await sequence.verify(1, len(committed), committed.checksum, window, 5)
+        verdict = await verified(sequence, 1, len(committed), committed.checksum, window)
         assert list(verdict.accepted_nodes) == [0, 1]
         committed.extend(committed.outcome(window, verdict))
         window = Window([expected[4] + 1])
-        verdict = await sequence.verify(2, len(committed), committed.checksum, window, 5)
+        verdict = await verified(sequence, 2, len(committed), committed.checksum, window)
         assert list(verdict.accepted_nodes) == []
         committed.extend(committed.outcome(window, verdict))
         assert committed.token_ids == PROMPT + expected[:5]
@@ -139,7 +154,7 @@ async def test_tenants_have_salts_of_their_own_which_do_not_tell_them() -> None:
     tenants = (b"", b"a" * 32, b"b" * 32, b"a" * 32)
     async with linked(target) as link:
         for tenant in tenants:
-            await link.open(secrets.token_bytes(16), 1, 0, replace(OPENING, tenant=tenant), PROMPT).opened(5)
+            await opening_of(link.open(secrets.token_bytes(16), 1, 0, replace(OPENING, tenant=tenant), PROMPT))
     salts = [command.open.cache_salt for command in target.commands if command.HasField("open")]
     assert salts[0] == b""
     assert salts[1] == salts[3]
@@ -155,9 +170,9 @@ async def test_sequences_of_one_moment_travel_in_one_message() -> None:
 
         async def run(sequence: TargetSequence) -> None:
             committed = CommittedTokens(PROMPT, 320, 100)
-            committed.extend(committed.outcome(EMPTY_WINDOW, (await sequence.opened(5)).first))
+            committed.extend(committed.outcome(EMPTY_WINDOW, (await opening_of(sequence)).first))
             for round_index in range(1, 11):
-                verdict = await sequence.verify(round_index, len(committed), committed.checksum, EMPTY_WINDOW, 5)
+                verdict = await verified(sequence, round_index, len(committed), committed.checksum, EMPTY_WINDOW)
                 committed.extend(committed.outcome(EMPTY_WINDOW, verdict))
 
         await asyncio.gather(*map(run, sequences))
@@ -188,8 +203,8 @@ async def test_answers_that_nobody_waits_for_are_dropped_and_counted() -> None:
     async with linked(target, counting) as link:
         sequence = opened(link)
         committed = CommittedTokens(PROMPT, 320, 100)
-        committed.extend(committed.outcome(EMPTY_WINDOW, (await sequence.opened(5)).first))
-        verdict = await sequence.verify(1, len(committed), committed.checksum, EMPTY_WINDOW, 5)
+        committed.extend(committed.outcome(EMPTY_WINDOW, (await opening_of(sequence)).first))
+        verdict = await verified(sequence, 1, len(committed), committed.checksum, EMPTY_WINDOW)
         committed.extend(committed.outcome(EMPTY_WINDOW, verdict))
         assert committed.token_ids == PROMPT + plain_continuation(PROMPT, 2)
         await until(lambda: counting.by_attribute(names.STALE_EVENTS) == {"target": 10})
@@ -202,26 +217,26 @@ async def test_a_late_answer_is_turned_away() -> None:
     async with linked(target, counting) as link:
         sequence = opened(link)
         with pytest.raises(AnswerOverdue):
-            await sequence.opened(0.02)
+            await opening_of(sequence, 0.02)
         await until(lambda: counting.total(names.STALE_EVENTS) == 1)
         with pytest.raises(AnswerOverdue):
-            await sequence.opened(0.02)
+            await opening_of(sequence, 0.02)
 
 
 async def test_a_refusal_ends_its_sequence_and_no_other() -> None:
     target = FakeTarget()
     async with linked(target) as link:
         sequence, other = opened(link), opened(link)
-        await sequence.opened(5)
-        await other.opened(5)
+        await opening_of(sequence)
+        await opening_of(other)
         with pytest.raises(FailedPreconditionError):
-            await sequence.verify(1, 4, 0, EMPTY_WINDOW, 5)
+            await verified(sequence, 1, 4, 0, EMPTY_WINDOW)
         token_ids = [*PROMPT, table_token(PROMPT)]
         committed = CommittedTokens(token_ids, 320, 100)
-        await other.verify(1, 4, committed.checksum, EMPTY_WINDOW, 5)
+        await verified(other, 1, 4, committed.checksum, EMPTY_WINDOW)
         with pytest.raises(InvalidArgumentError):
-            await other.verify(
-                2, 5, CommittedTokens([*token_ids, table_token(token_ids)], 320, 100).checksum, Window([9] * 17), 5
+            await verified(
+                other, 2, 5, CommittedTokens([*token_ids, table_token(token_ids)], 320, 100).checksum, Window([9] * 17)
             )
 
 
@@ -235,7 +250,7 @@ async def test_when_the_stream_breaks_every_waiter_learns_it_at_once_and_the_lin
         tokenizer = link.tokenizer
         target.is_frozen = True
         sequences = [opened(link) for _ in range(3)]
-        waiting = [asyncio.create_task(sequence.opened(30)) for sequence in sequences]
+        waiting = [asyncio.create_task(opening_of(sequence, 30)) for sequence in sequences]
         await until(lambda: len(target.commands) == 3)
         if not crash:
             target.break_streams()
@@ -252,7 +267,7 @@ async def test_when_the_stream_breaks_every_waiter_learns_it_at_once_and_the_lin
         if crash:
             async with serving(target, port):
                 assert await link.available(5)
-                await opened(link).opened(5)
+                await opening_of(opened(link))
                 assert link.tokenizer is tokenizer
     finally:
         await link.close()
@@ -262,7 +277,7 @@ async def test_closing_the_link_releases_waiters() -> None:
     target = FakeTarget()
     target.is_frozen = True
     async with linked(target) as link:
-        waiting = asyncio.create_task(opened(link).opened(30))
+        waiting = asyncio.create_task(opening_of(opened(link), 30))
         await asyncio.sleep(0.02)
         await link.close()
         with pytest.raises(LinkLost):
