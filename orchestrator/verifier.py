@@ -211,11 +211,11 @@ class Verifier:
         is_first = self._epoch == 0
         while True:
             link = await self._choose(refused, deadline)
-            if link is not self._link and self._link is not None:
-                self._metrics.failover("target")
-            self._link = link
-            if self._epoch:
+            if not is_first:
                 self._metrics.resync("target")
+                if link is not self._link:
+                    self._metrics.failover("target")
+            self._link = link
             self._epoch += 1
             asked = loop.time()
             try:

@@ -71,7 +71,6 @@ async def run_stream(
     connection: Connection[Event] = Connection(_MAX_UNREAD_EVENTS)
 
     async def has_room() -> None:
-        await asyncio.sleep(0)
         while thread.backlog > _MAX_BACKLOG or thread.backlog_bytes > _MAX_BACKLOG_BYTES:  # noqa: ASYNC110 - rare, and the engine stays free of asyncio
             await asyncio.sleep(0.005)
 
@@ -84,6 +83,7 @@ async def run_stream(
                     # Each holds all of the message.
                     thread.submit(Arrival(connection, command, arrived), num_bytes if number == 1 else 0)
                     if number % _COMMANDS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
                         await has_room()
                 await has_room()
         finally:

@@ -207,6 +207,9 @@ async def test_a_replica_that_refuses_is_passed_over(refusal: Any, short_pauses:
         for _ in range(3):
             assert (await run.generate()).token_ids == plain_continuation(PROMPT, 24)
         assert full.commands
+        # It was never there, so nothing was lost.
+        assert failovers(run) == {}
+        assert run.counting.by_attribute(names.RESYNCS) == {}
         free.change = refuse
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await run.generate()
