@@ -37,7 +37,7 @@ OF_RARE_EVENTS = {
     prometheus_name(metric)
     for metric in (
         *(names.RESYNCS, names.STALE_EVENTS, names.EXPIRED_LEASES, names.FALLBACKS),
-        *(names.KV_EVICTIONS, names.KV_PREEMPTIONS, names.AHEAD_PROPOSALS, names.CANDIDATE_WINDOWS),
+        *(names.KV_EVICTIONS, names.KV_PREEMPTIONS, names.AHEAD_PROPOSALS, names.CANDIDATE_WINDOWS, names.OVERLAP),
     )
 }
 """Those that nothing may have been counted in."""
