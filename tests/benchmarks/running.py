@@ -1,9 +1,13 @@
-"""Benchmarks as processes of their own."""
+"""Benchmarks as processes of their own, and their usage without one."""
 
 import asyncio
+import importlib
 import os
 import sys
 from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
 
 from tests.specdec.cli.conftest import ROOT, Ended
 
@@ -27,3 +31,11 @@ async def run_benchmark(
             await process.wait()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+def check_usage(name: str, *arguments: str) -> Ended:
+    """What a benchmark says of arguments that it does not take, in this process: others import torch, for seconds."""
+    app = typer.Typer()
+    app.command()(importlib.import_module(f"benchmarks.{name}").main)
+    result = CliRunner().invoke(app, arguments)
+    return Ended(result.exit_code, result.stdout, result.stderr)

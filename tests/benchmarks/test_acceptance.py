@@ -9,7 +9,7 @@ from rich.console import Console
 from benchmarks.measuring.acceptance_report import Cell, Condition, acceptance_table
 from specdec.client import GenerationResult
 from specdec.v1 import draft_pb2, generation_pb2
-from tests.benchmarks.running import run_benchmark
+from tests.benchmarks.running import check_usage, run_benchmark
 from tests.specdec.cli.conftest import fake_services  # noqa: F401
 
 
@@ -133,6 +133,6 @@ async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prom
         ["--drafter", "model", "--model", "another"],
     ],
 )
-async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark("acceptance", tmp_path, *arguments)
+def test_bad_usage_is_status_2(arguments: list[str]) -> None:
+    ended = check_usage("acceptance", *arguments)
     assert (ended.status, ended.out) == (2, "")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.running import run_benchmark
+from tests.benchmarks.running import check_usage, run_benchmark
 from tests.specdec.models.saved_models import save_tiny_model
 
 
@@ -73,8 +73,8 @@ async def test_it_prints_tables_draws_curves_and_writes_one_object(tmp_path: Pat
         ["--repeats", "0"],
     ],
 )
-async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark("forward", tmp_path, *arguments)
+def test_bad_usage_is_status_2(arguments: list[str]) -> None:
+    ended = check_usage("forward", *arguments)
     assert (ended.status, ended.out) == (2, "")
 
 

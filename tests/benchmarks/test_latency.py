@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.running import run_benchmark
+from tests.benchmarks.running import check_usage, run_benchmark
 from tests.specdec.models.saved_models import save_tiny_model
 
 TIMEOUT_SECONDS = 900
@@ -86,7 +86,7 @@ async def test_a_real_pair_is_measured_by_its_own_times(tmp_path: Path) -> None:
         (["--simulated", "--drafter", "ngram"], "--simulated"),
     ],
 )
-async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str], complaint: str) -> None:
-    ended = await run_benchmark("latency", tmp_path, *arguments)
+def test_bad_usage_is_status_2(arguments: list[str], complaint: str) -> None:
+    ended = check_usage("latency", *arguments)
     assert (ended.status, ended.out) == (2, "")
     assert complaint in ended.err.replace("\n", " ")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.running import run_benchmark
+from tests.benchmarks.running import check_usage, run_benchmark
 from tests.specdec.models.saved_models import save_tiny_model
 
 PROFILE = {
@@ -105,9 +105,12 @@ async def test_a_real_pair_is_measured_in_place(tmp_path: Path) -> None:
         (["--drafter", "ngram", "--draft-model", "d"], "--draft-model"),
     ],
 )
-async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+def test_bad_usage_is_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
     (tmp_path / "without.json").write_text(json.dumps({**PROFILE, "acceptance": None}))
-    ended = await run_benchmark("load", tmp_path, *arguments)
+    ended = check_usage("load", *arguments)
     assert (ended.status, ended.out) == (2, "")
     assert complaint in ended.err.replace("\n", " ")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.measuring.prompts import read_prompts
-from tests.benchmarks.running import run_benchmark
+from tests.benchmarks.running import check_usage, run_benchmark
 from tests.specdec.cli.conftest import ROOT, fake_services  # noqa: F401
 from tests.specdec.fake_generation import ALL_TOKEN_IDS
 from tests.specdec.models.saved_models import save_tiny_model
@@ -86,8 +86,8 @@ async def test_a_service_that_does_not_start_is_one_message(tmp_path: Path, prom
         ["--num-threads", "0"],
     ],
 )
-async def test_bad_usage_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
-    ended = await run_benchmark("speedup", tmp_path, *arguments)
+def test_bad_usage_is_status_2(arguments: list[str]) -> None:
+    ended = check_usage("speedup", *arguments)
     assert (ended.status, ended.out) == (2, "")
 
 
