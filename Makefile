@@ -25,7 +25,7 @@ PROTO_FILES = $(PROTOS)/specdec/v1/*.proto
 
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test chaos lint lint-code lint-imports lint-protos lint-images types proto bench manifests draft-model
+.PHONY: help setup demo test tests chaos lint lint-code lint-imports lint-protos lint-images types proto bench manifests draft-model
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -43,7 +43,13 @@ demo: export DEMO_PROMPT = $(PROMPT)
 demo: $(INSTALLED) ## Answer PROMPT with the embedded models and show the rounds
 	@$(BIN)/specdec generate "$$DEMO_PROMPT" --temperature 0 --max-new-tokens 96 --rounds
 
-test: lint types ## Check everything: lint, types, tests (those of k8s/ do what `make manifests` does)
+# Types are checked beside the tests, since most of those keep one core busy; what is wrong is said at once, and the
+# summary of pytest still comes last.
+test: $(INSTALLED) ## Check everything: lint, types, tests (those of k8s/ do what `make manifests` does)
+	@$(MAKE) -j2 types lint tests
+
+# Not begun while there is something to lint.
+tests: lint
 	$(BIN)/pytest
 
 # The chaos suite twice: with two drafts, and with one.
@@ -70,8 +76,9 @@ lint-protos: $(INSTALLED)
 lint-images: $(INSTALLED)
 	$(BIN)/hadolint Dockerfile
 
+# Politely: some of the tests that may run beside it measure time.
 types: $(INSTALLED) ## Check types, strictly
-	$(BIN)/mypy
+	nice -n 19 $(BIN)/mypy
 
 proto: $(INSTALLED) ## Generate specdec/v1 from protos/
 	@PATH="$(BIN):$$PATH" $(PROTOC) --python_out=$(OUT) --grpc_python_out=$(OUT) \

@@ -86,6 +86,28 @@ def test_import_contracts_hold() -> None:
     assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", done.stdout)
 
 
+@pytest.mark.parametrize("failing", [None, "ruff", "lint-imports", "buf", "hadolint", "mypy", "pytest"])
+def test_all_checks_are_made_and_the_summary_of_the_tests_comes_last(tmp_path: Path, failing: str | None) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Types and tests run at one time, and types take less of it.
+    before = {"pytest": f"while [ ! -e {tmp_path}/typed ]; do sleep 0.05; done"}
+    after = {"mypy": f"touch {tmp_path}/typed"}
+    for name in ("ruff", "lint-imports", "buf", "hadolint", "mypy", "pytest", "python"):
+        lines = ("#!/bin/sh", before.get(name, ""), f"echo {name} was run", after.get(name, ""))
+        (tools / name).write_text("\n".join((*lines, f"exit {int(name == failing)}\n")))
+        (tools / name).chmod(0o755)
+    (tmp_path / ".installed").touch()
+    done = make("test", VENV=tmp_path, BUILD=tmp_path / "build")
+    assert (done.returncode == 0) == (failing is None), done.stderr
+    said = done.stdout.splitlines()
+    if failing in (None, "mypy", "pytest"):
+        assert {f"{name} was run" for name in ("ruff", "lint-imports", "buf", "hadolint", "mypy")} <= set(said)
+        assert said[-1] == "pytest was run"
+    else:
+        assert "pytest was run" not in said
+
+
 def test_installed_version_is_that_of_pyproject() -> None:
     declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert declared is not None
