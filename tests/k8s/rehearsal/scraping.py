@@ -8,8 +8,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdec.telemetry import names
 from specdec.telemetry.prometheus import prometheus_name
+from tests.k8s.queries import metrics_of
 from tests.k8s.rehearsal.kubelet import RehearsedPod
+from tests.k8s.test_monitoring import QUERIES, RULES
 
+NAMED = {name for query in (*QUERIES, *(rule["expr"] for rule in RULES)) for name in metrics_of(query)}
+"""Time series of the alert rules and the dashboard."""
+OF_RARE_EVENTS = {
+    prometheus_name(metric)
+    for metric in (
+        *(names.RESYNCS, names.STALE_EVENTS, names.EXPIRED_LEASES, names.FALLBACKS),
+        *(names.KV_EVICTIONS, names.KV_PREEMPTIONS, names.AHEAD_PROPOSALS, names.CANDIDATE_WINDOWS, names.OVERLAP),
+    )
+}
+"""Those that nothing may have been counted in."""
 _SECONDS = 10
 
 

@@ -17,40 +17,17 @@ from specdec.telemetry import names
 from specdec.telemetry.prometheus import prometheus_name
 from specdec.v1 import generation_pb2
 from tests.certificate_authority import CertificateAuthority
-from tests.chaos.models import save_models
 from tests.k8s.conftest import Fresh
 from tests.k8s.documents import SERVICES, of_kind
-from tests.k8s.queries import metrics_of
 from tests.k8s.rehearsal.cluster import Cluster
 from tests.k8s.rehearsal.kubelet import RehearsedPod
 from tests.k8s.rehearsal.load import Load
-from tests.k8s.rehearsal.scraping import num_passes, scrape
+from tests.k8s.rehearsal.scraping import NAMED, OF_RARE_EVENTS, num_passes, scrape
 from tests.k8s.rendering import Combination, Document
-from tests.k8s.test_monitoring import QUERIES, RULES
 
 START_SECONDS = 90.0
 TAKES_WORK_SECONDS = 5.0
 NUM_CLIENTS = 6
-NAMED = {name for query in (*QUERIES, *(rule["expr"] for rule in RULES)) for name in metrics_of(query)}
-"""Time series of the alert rules and the dashboard."""
-OF_RARE_EVENTS = {
-    prometheus_name(metric)
-    for metric in (
-        *(names.RESYNCS, names.STALE_EVENTS, names.EXPIRED_LEASES, names.FALLBACKS),
-        *(names.KV_EVICTIONS, names.KV_PREEMPTIONS, names.AHEAD_PROPOSALS, names.CANDIDATE_WINDOWS, names.OVERLAP),
-    )
-}
-"""Those that nothing may have been counted in."""
-
-
-@pytest.fixture(scope="module")
-def changes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Tiny models; and a row gives the same bits in any batch, so that texts can be compared."""
-    target, draft = save_models(tmp_path_factory.mktemp("models"))
-    return {
-        "target": {"SPECDEC_TARGET_MODEL": str(target), "SPECDEC_TARGET_LINEAR_KERNEL": "invariant"},
-        "draft": {"SPECDEC_DRAFT_MODEL": str(draft)},
-    }
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> float:
