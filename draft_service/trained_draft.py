@@ -27,9 +27,8 @@ from draft_service.target_tensors import (
     target_name,
 )
 from specdec.features import MAX_BYTES, feature_bytes
-from specdec.kernels.few_rows import pack_for_few_rows
-from specdec.kernels.int4 import INT4, is_int4
-from specdec.kernels.int8 import INT8, has_int8
+from specdec.kernels.few_rows import pack_for_few_rows, packed_dtype
+from specdec.kernels.int8 import has_int8
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import check_architecture, read_config
 from specdec.models.description import ModelDescription, read_description
@@ -188,7 +187,7 @@ def load_trained_draft(
         tokenizer_hash=found_hash,
         vocab_size=description.vocab_size,
         max_context_length=length,
-        dtype=plain_type if not is_packed else INT4 if is_int4(model) else INT8,
+        dtype=packed_dtype(model) if is_packed else plain_type,
         device=str(model.device),
         hidden_size=config.hidden_size if origin.features else 0,
         feature_states=origin.features,

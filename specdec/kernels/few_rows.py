@@ -8,7 +8,6 @@ theirs.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -18,11 +17,15 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
 
-from specdec.kernels.int4 import GROUP_SIZE, Int4Linear, has_int4, read_levels
-from specdec.kernels.int8 import Int8Linear, fits_int8
+from specdec.kernels.available import fused_kernels
+from specdec.kernels.byte_linear import ByteLinear, byte_linear
+from specdec.kernels.int4 import GROUP_SIZE, INT4, Int4Linear, has_int4, is_int4, read_levels
+from specdec.kernels.int8 import INT8, Int8Linear, fits_int8
 from specdec.kernels.kernel import has_onednn
+from specdec.kernels.norm import FewRowsNorm
 from specdec.kernels.packed import PackedLinear
-from specdec.runner.attention import RaggedBatch, attend
+from specdec.kernels.passes import CompiledPass, LayerPass, PlainPass, can_compile
+from specdec.runner.attention import RaggedBatch
 
 _MANY_ROWS = 24
 """From so many rows on, products in bfloat16 are quicker than those on packed weights: at 256 rows 2.5 times."""
@@ -69,42 +72,17 @@ class _WithManyRows(PackedLinear):
         return functional.linear(rows.to(torch.bfloat16), *self._wide)
 
 
-class FewRowsNorm(nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019) in four calls.
-
-    Args:
-        norm: whose weight it takes.
-    """
-
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
-        size = norm.weight.numel()
-        self._weight: torch.Tensor = norm.weight.detach() * math.sqrt(size)
-        # The root of size * (mean square + epsilon) is the hypotenuse of the norm and this.
-        self._least = torch.tensor(math.sqrt(size * norm.variance_epsilon))
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """(..., hidden_size), float32, to the same shape."""
-        lengths = torch.hypot(torch.linalg.vector_norm(rows, dim=-1, keepdim=True), self._least)
-        return rows * (self._weight / lengths)
-
-
 class FewRowsLayer(nn.Module):
     """Does what a decoder layer of the Llama kind does, on packed weights.
 
     Args:
         layer: whose weights it takes.
-        num_heads: of queries.
-        num_kv_heads: of keys and values.
     """
 
-    def __init__(self, layer: LlamaDecoderLayer, *, num_heads: int, num_kv_heads: int) -> None:
+    def __init__(self, layer: LlamaDecoderLayer) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx: int = attention.layer_idx
-        self._num_heads, self._num_kv_heads = num_heads, num_kv_heads
-        self._pairs_shape = num_heads + 2 * num_kv_heads, attention.head_dim // 2, 2
-        self._query_shape = 1, num_kv_heads, num_heads // num_kv_heads, attention.head_dim
         self.before_attention = FewRowsNorm(layer.input_layernorm)
         self.before_mlp = FewRowsNorm(layer.post_attention_layernorm)
         turned = torch.arange(attention.head_dim).view(2, -1).t().flatten()
@@ -113,37 +91,20 @@ class FewRowsLayer(nn.Module):
         self.gate_up = _packed(mlp.gate_proj, mlp.up_proj)
         self.down = _packed(mlp.down_proj)
         # Called without the detours of modules: a pass of one row can tell.
-        self._norms = self.before_attention.forward, self.before_mlp.forward
         self._products = self.qkv.multiply, self.out.multiply, self.gate_up.multiply, self.down.multiply
 
-    def forward(self, rows: torch.Tensor, turn: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, layer_pass: LayerPass) -> torch.Tensor:
         """As the layer of transformers, on a ragged batch.
 
         Args:
-            rows: hidden states, (1, rows, hidden_size), float32.
-            turn: by which queries, keys and values are to be multiplied, as complex numbers: the turn of their position
-                (and for queries the scale of attention), or 1. (rows, heads + 2 * kv_heads, head_dim / 2), complex64.
-            batch: the sequences.
+            rows: hidden states, (1, rows, hidden_size), float32; they are not changed.
+            layer_pass: what this pass is of.
         """
-        norm, norm_again = self._norms
         qkv, out, gate_up, down = self._products
-        pairs = torch.view_as_complex(qkv(norm(rows)[0]).float().view(-1, *self._pairs_shape))
-        heads = torch.view_as_real(pairs * turn).flatten(2).transpose(0, 1)  # (heads + 2 * kv_heads, rows, head_dim)
-        rows = rows + out(self._attend(heads, batch))
-        gate, up = gate_up(norm_again(rows)[0]).chunk(2, -1)
-        return rows + down(functional.silu(gate) * up)
-
-    def _attend(self, heads: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
-        """(heads + 2 * kv_heads, rows, head_dim) to (rows, hidden_size)."""
-        query = heads[: self._num_heads]
-        batch.write_heads(self.layer_idx, heads[self._num_heads :])
-        if batch.is_step:
-            # What `attend` comes to then.
-            keys, values = batch.segments[0].read(self.layer_idx)
-            rows = query.view(self._query_shape)
-            attended = functional.scaled_dot_product_attention(rows, keys[None], values[None], scale=1.0)
-            return attended.view(1, -1)
-        return attend(self.layer_idx, query, self._num_kv_heads, batch, scaling=1.0).flatten(1)
+        attended = layer_pass.attended(qkv(layer_pass.normed(rows, self.before_attention)), self.layer_idx)
+        rows = layer_pass.added(rows, out(attended))
+        gated = layer_pass.gated(gate_up(layer_pass.normed(rows, self.before_mlp)))
+        return layer_pass.added(rows, down(gated))
 
 
 class FewRowsModel(nn.Module):
@@ -157,13 +118,10 @@ class FewRowsModel(nn.Module):
         super().__init__()
         config: Any = model.config
         layers: Any = model.layers
-        num_heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.embed_tokens, self.rotary_emb, self.norm = model.embed_tokens, model.rotary_emb, FewRowsNorm(model.norm)
-        self.layers = nn.ModuleList(
-            FewRowsLayer(layer, num_heads=num_heads, num_kv_heads=num_kv_heads) for layer in layers
-        )
-        self._scaling: float = layers[0].self_attn.scaling
-        self._num_of_kind = [num_heads, num_kv_heads, num_kv_heads]  # of queries, keys, values
+        self.layers = nn.ModuleList(FewRowsLayer(layer) for layer in layers)
+        self._attention = layers[0].self_attn.scaling, config.num_attention_heads, config.num_key_value_heads
+        self._kernels = fused_kernels()
 
     def forward(
         self,
@@ -177,11 +135,14 @@ class FewRowsModel(nn.Module):
         rows = self.embed_tokens(input_ids)
         cosines, sines = self.rotary_emb(rows, position_ids=position_ids)
         half = cosines.shape[-1] // 2
-        turn = torch.complex(cosines[0, :, None, :half], sines[0, :, None, :half])
-        kinds = turn * self._scaling, turn, torch.ones_like(turn)
-        turns = torch.cat([kind.expand(-1, num, -1) for kind, num in zip(kinds, self._num_of_kind, strict=True)], 1)
+        about = ragged_batch, cosines[0, :, :half], sines[0, :, :half], *self._attention
+        layer_pass: LayerPass
+        if self._kernels is not None and can_compile(ragged_batch):
+            layer_pass = CompiledPass(self._kernels, *about)
+        else:
+            layer_pass = PlainPass(*about)
         for layer in self.layers:
-            rows = layer(rows, turns, ragged_batch)
+            rows = layer(rows, layer_pass)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(rows))
 
 
@@ -199,6 +160,14 @@ def pack_for_few_rows(model: PreTrainedModel) -> None:
         for name, layer in list(parent.named_children()):
             if type(layer) is nn.Linear:
                 setattr(parent, name, _packed(layer))
+
+
+def packed_dtype(model: nn.Module) -> str:
+    """What a packed model calls its element type: that of weights and, behind the stroke, of the rows in products."""
+    bits = {module.bits for module in model.modules() if isinstance(module, ByteLinear)}
+    if bits:
+        return f"int{min(bits)}/int8"
+    return INT4 if is_int4(model) else INT8
 
 
 def _reordered(layer: nn.Linear, order: torch.Tensor) -> nn.Linear:
@@ -221,6 +190,9 @@ def _packed(*layers: nn.Linear) -> PackedLinear:
     biases: list[torch.Tensor | None] = [layer.bias for layer in layers]
     given = [bias for bias in biases if bias is not None]
     bias = torch.cat(given) if given else None
+    packed = byte_linear(weight, bias)
+    if packed is not None:
+        return packed
     if has_int4() and weight.shape[1] % GROUP_SIZE == 0 and weight.shape[0] % _OUT_FEATURES_MULTIPLE == 0:
         read = read_levels(weight)
         if read is not None:

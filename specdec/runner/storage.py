@@ -13,7 +13,8 @@ class KVStorage:
     """Keys and values by slot.
 
     Each layer's tensors are (kv_heads, slots, head_dim): slots that follow each other are read as a view, as fast as
-    the tensors of a single sequence (docs/adr/0005). A layer's are made when it is first written.
+    the tensors of a single sequence (docs/adr/0005). A layer's are made when it is first written, on the device of what
+    is written.
 
     Args:
         num_slots: all slots; None: as many as `require` asks for, grown by doubling.
@@ -58,11 +59,20 @@ class KVStorage:
             heads: (2 * kv_heads, rows, head_dim), the keys before the values.
             slots: (rows,), integers, distinct.
         """
+        self.heads(layer, heads).index_copy_(1, slots, heads)
+
+    def heads(self, layer: int, like: torch.Tensor) -> torch.Tensor:
+        """Keys and values of all slots of a layer, for writing and reading; (2 * kv_heads, slots, head_dim).
+
+        Args:
+            layer: index of the layer.
+            like: rows as `write_heads` takes them, or none.
+        """
         held = self._heads.get(layer)
         if held is None or held.shape[1] < self._num_slots:
-            self._held(layer, *heads.chunk(2))
+            self._held(layer, *like.chunk(2))
             held = self._heads[layer]
-        held.index_copy_(1, slots, heads)
+        return held
 
     def read(self, layer: int, spans: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of one layer in spans of slots; each (kv_heads, rows, head_dim). One span is a view, several a copy.
@@ -110,16 +120,18 @@ class KVStorage:
             slots: in the order of their tokens.
 
         Returns:
-            (rows, states, hidden_size), bfloat16, and how many rows that is.
+            (rows, states, hidden_size), bfloat16, on the device of the first state, and how many rows that is.
         """
         held = [self._states[number] for number in numbers if number in self._states]
         if len(held) < len(numbers) or not slots:
             return torch.empty(0), 0
-        picked = torch.tensor(slots, dtype=torch.long, device=held[0][0].device)
-        is_there = torch.stack([each[picked] for _, each in held]).all(0)
+        device = held[0][0].device
+        picked = torch.tensor(slots, dtype=torch.long, device=device)
+        is_there = torch.stack([each[picked.to(each.device)].to(device) for _, each in held]).all(0)
         missing = (~is_there).nonzero()
         first = int(missing[-1, 0]) + 1 if len(missing) else 0
-        return torch.stack([rows[picked[first:]] for rows, _ in held], 1), len(slots) - first
+        found = [rows[picked[first:].to(rows.device)].to(device) for rows, _ in held]
+        return torch.stack(found, 1), len(slots) - first
 
     @torch.inference_mode()
     def move(self, source: Sequence[int], target: Sequence[int], origin: KVStorage | None = None) -> None:
@@ -139,11 +151,15 @@ class KVStorage:
     @property
     def bytes_per_slot(self) -> int:
         """Memory of one token, all layers together; 0 before the first pass."""
-        return sum(
-            tensor.shape[0] * tensor.shape[2] * tensor.element_size()
-            for held in self._layers.values()
-            for tensor in held
-        )
+        return sum(self.bytes_by_device().values())
+
+    def bytes_by_device(self) -> dict[torch.device, int]:
+        """Memory of one token on each device that has layers."""
+        found: dict[torch.device, int] = {}
+        for tensor in (tensor for held in self._layers.values() for tensor in held):
+            size = tensor.shape[0] * tensor.shape[2] * tensor.element_size()
+            found[tensor.device] = found.get(tensor.device, 0) + size
+        return found
 
     @property
     def num_bytes(self) -> int:

@@ -21,6 +21,7 @@ from draft_service.trained_draft import (
     is_trained_draft,
     load_trained_draft,
 )
+from specdec.kernels.few_rows import packed_dtype
 from specdec.models.errors import ModelError
 from specdec.models.loading import load_model
 from specdec.runner.cache import SequenceCache
@@ -79,7 +80,8 @@ def test_what_it_says_of_itself(either: Trained) -> None:
     assert loaded.info.tokenizer_hash == target.info.tokenizer_hash
     assert loaded.info.vocab_size == target.info.vocab_size
     assert loaded.info.max_context_length == 100
-    assert loaded.info.dtype == "int8/bfloat16"
+    assert loaded.info.dtype == packed_dtype(loaded.model)
+    assert loaded.info.dtype.startswith("int8/")
     assert load_trained_draft(str(either.out), device="cpu", dtype="float32").info.dtype == "float32"
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
     assert not loaded.model.training
