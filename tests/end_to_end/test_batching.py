@@ -11,7 +11,7 @@ async def test_sixteen_requests_equal_each_alone_and_share_forwards(deployment: 
     requests = [
         chat_request(
             prompt,
-            max_new_tokens=8 + 3 * index,
+            max_new_tokens=8 + index,
             num_draft_tokens=(0, 2, 4)[index % 3],
             temperature=(0.0, 0.8)[index % 2],
             seed=index,
