@@ -104,7 +104,11 @@ class ModelServiceSettings(ServiceSettings):
         "or 8 bits, for trained drafts. int4, on CPU, keeps the weights of a GGUF file of type Q4_0 or Q4_1 packed and "
         "multiplies in bfloat16.",
     )
-    device: str = Field("auto", description="cpu, cuda, cuda:N, or auto (CUDA if there is one).")
+    device: str = Field(
+        "auto",
+        description="cpu, cuda, cuda:N, or auto (CUDA if there is one). Several, such as cuda:0,cuda:1, share out the "
+        "layers of a model that is too large for one.",
+    )
     num_threads: int = Field(
         0, ge=0, description="Threads of a forward pass on CPU; 0: one a core, within the quota of the cgroup."
     )

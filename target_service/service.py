@@ -77,7 +77,6 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
             provide_memory,
             runner,
             model.info,
-            model.model.device,
             self._settings,
             max_num_queued=self._settings.max_queued_sequences,
         )

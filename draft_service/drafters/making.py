@@ -77,7 +77,7 @@ def causal_lm_drafter(loaded: LoadedModel, settings: DraftSettings) -> CausalLMD
         )
     )
     runner = make_runner(loaded)
-    memory = provide_memory(runner, loaded.info, loaded.model.device, settings)
+    memory = provide_memory(runner, loaded.info, settings)
     return CausalLMDrafter(
         runner,
         loaded.info,

@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 def provide_memory(
     runner: ModelRunner,
     info: model_pb2.ModelInfo,
-    device: torch.device,
     settings: ModelServiceSettings,
     *,
     max_num_queued: int = 0,
@@ -35,7 +34,6 @@ def provide_memory(
     Args:
         runner: of the model.
         info: limits of the service; `max_context_length` is lowered if need be.
-        device: of the model.
         settings: of the service.
         max_num_queued: sequences that may wait for memory.
 
@@ -46,7 +44,11 @@ def provide_memory(
     runner.forward([Work(trial, [0], num_logits=0)])
     pool = KVPool(0)
     block_bytes = pool.block_tokens * trial.pool.storage.bytes_per_slot
-    budget_bytes = settings.kv_cache_memory or int(_share(device, settings) * free_memory_bytes(device))
+    # Of devices that share the layers, the one with the least room says how many blocks there are.
+    budget_bytes = settings.kv_cache_memory or min(
+        int(_share(each, settings) * free_memory_bytes(each)) * trial.pool.storage.bytes_per_slot // slot_bytes
+        for each, slot_bytes in trial.pool.storage.bytes_by_device().items()
+    )
     window = info.max_num_draft_tokens
     of_one = pool.num_blocks(info.max_context_length + window)
     num_blocks = min(budget_bytes // block_bytes, info.max_num_sequences * of_one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,7 @@ def load_model(
         name: embedded model, .gguf file, directory or Hugging Face id.
         dtype: float32, bfloat16, float16, int4 (weights of a GGUF file that stay packed, on CPU), or auto: float32 on
             CPU and bfloat16 on CUDA.
-        device: cpu, cuda, cuda:N, or auto: CUDA if there is one.
+        device: cpu, cuda, cuda:N, auto: CUDA if there is one, or several that share the layers, such as cuda:0,cuda:1.
         max_context_length: longest sequence to serve, in tokens; 0 is the model's own limit, which it never exceeds.
         linear_kernel: what multiplies on a CPU, see `give_kernels` and `make_invariant`.
         report: told of slow steps; None is a bar on a terminal and a log line elsewhere.
@@ -60,14 +61,14 @@ def load_model(
     Raises:
         ModelError: the model cannot be had or cannot be served, with what to do.
     """
-    torch_device = choose_device(device)
+    devices = choose_devices(device)
     if dtype == "int4":
-        check_int4(torch_device)
-    torch_dtype = torch.float32 if dtype == "int4" else choose_dtype(dtype, torch_device)
+        check_int4(devices[0])
+    torch_dtype = torch.float32 if dtype == "int4" else choose_dtype(dtype, devices[0])
     directory = provide_model(name, report or default_report())
     description = read_description(directory)
     length = context_length(name, description.config, max_context_length)
-    model = load_weights(directory, description.config, torch_dtype, torch_device)
+    model = load_weights(directory, description.config, torch_dtype, *devices)
     served_dtype = INT4 if dtype == "int4" else str(model.dtype).removeprefix("torch.")
     fingerprint = weights_fingerprint(model, served_dtype)
     if dtype == "int4":
@@ -82,15 +83,29 @@ def load_model(
         vocab_size=description.vocab_size,
         max_context_length=length,
         dtype=served_dtype,
-        device=str(model.device),
+        device=",".join(map(str, devices)),
         stop_token_ids=_stop_token_ids(model, description),
         weights_fingerprint=fingerprint,
     )
     return LoadedModel(model, info, description.tokenizer_files)
 
 
+def choose_devices(name: str) -> tuple[torch.device, ...]:
+    """The device that a setting means, or several that share a model.
+
+    Raises:
+        ModelError: no such device on this machine, or one that cannot share a model, or twice the same.
+    """
+    names = name.split(",")
+    if len(names) == 1:
+        return (choose_device(name),)
+    if len(set(names)) < len(names) or not all(re.fullmatch(r"cuda:\d+", each) for each in names):
+        raise ModelError(f"device {name!r}: a model is shared by GPUs, each named once, such as cuda:0,cuda:1")
+    return tuple(map(choose_device, names))
+
+
 def choose_device(name: str) -> torch.device:
-    """The device that a setting means.
+    """The one device that a setting means.
 
     Raises:
         ModelError: no such device on this machine.

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from specdec.models.errors import ModelError, first_line
+from specdec.models.placement import move_between_parts_only, place_parts
 from specdec.models.progress import no_library_bars
 from specdec.models.weight_index import weight_files
 from specdec.runner.attention import ATTENTION_NAME
@@ -19,9 +20,15 @@ _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
 def load_weights(
-    directory: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+    directory: Path, config: PreTrainedConfig, dtype: torch.dtype, *devices: torch.device
 ) -> PreTrainedModel:
     """The model of a directory, in eval mode, without gradients, with the attention of ragged batches.
+
+    Args:
+        directory: of its files.
+        config: of it.
+        dtype: of its weights.
+        devices: where it lies; several share its layers out, the first ones on the first.
 
     Raises:
         ModelError: no safetensors, tensors missing or of other shapes than the config says, or too little memory.
@@ -34,7 +41,7 @@ def load_weights(
                 config=config,
                 dtype=dtype,
                 # Straight onto the device: a model may be larger than the memory of its host.
-                device_map=None if device.type == "cpu" else {"": device},
+                device_map=None if devices == (torch.device("cpu"),) else place_parts(config, devices),
                 attn_implementation=ATTENTION_NAME,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -43,8 +50,11 @@ def load_weights(
             )
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(
-            f"{directory} does not fit into the memory of {device} as {dtype}; choose a smaller dtype or model"
+            f"{directory} does not fit into the memory of {', '.join(map(str, devices))} as {dtype}; "
+            "choose a smaller dtype or model, or more devices"
         ) from error
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(
             f"{directory} cannot be loaded ({first_line(error)}); "
@@ -52,6 +62,8 @@ def load_weights(
         ) from error
     model: PreTrainedModel
     model, loading_info = loaded
+    if len(devices) > 1:
+        move_between_parts_only(model)
     check_complete(str(directory), loading_info)
     model.train(mode=False)
     model.requires_grad_(requires_grad=False)

@@ -32,7 +32,7 @@ class Segment:
     row before the tree. Those may be more than the new rows: the first ones are in the cache already. None: a chain."""
     spans: list[tuple[int, int]] = field(init=False)
     """Where its tokens are, cached and new."""
-    _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, torch.device], torch.Tensor | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spans = self.cache.spans(self.cache.length + self.num_rows)
@@ -46,11 +46,10 @@ class Segment:
 
     def mask(self, sliding_window: int | None, device: torch.device) -> torch.Tensor | None:
         """Which of the cached and new tokens each new row sees; (rows, length + rows) of bool, or None for all."""
-        if sliding_window not in self._masks:
-            self._masks[sliding_window] = _build_mask(
-                self.cache.length, self.num_rows, self.parents, sliding_window, device
-            )
-        return self._masks[sliding_window]
+        key = sliding_window, device
+        if key not in self._masks:
+            self._masks[key] = _build_mask(self.cache.length, self.num_rows, self.parents, sliding_window, device)
+        return self._masks[key]
 
 
 class RaggedBatch:
@@ -58,14 +57,12 @@ class RaggedBatch:
 
     Args:
         segments: the sequences, in the order of their rows; their caches are prepared for the new rows.
-        device: of the model.
+        device: of the model's first layer; others may be elsewhere.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self.segments = segments
-        self.is_step = len(segments) == 1 and segments[0].num_rows == 1 and not segments[0].parents
-        """It is one row of one sequence, which sees all before it."""
-        self._writes: list[tuple[KVStorage, slice, torch.Tensor]] = []
+        self._writes: list[tuple[KVStorage, slice, dict[torch.device, torch.Tensor]]] = []
         start = end = 0
         slots: list[int] = []
         for index, segment in enumerate(segments):
@@ -74,7 +71,7 @@ class RaggedBatch:
             end += segment.num_rows
             # One write for all that lie in one storage.
             if index + 1 == len(segments) or segments[index + 1].cache.pool.storage is not storage:
-                self._writes.append((storage, slice(start, end), torch.tensor(slots, device=device)))
+                self._writes.append((storage, slice(start, end), {device: torch.tensor(slots, device=device)}))
                 start, slots = end, []
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -87,20 +84,28 @@ class RaggedBatch:
         """
         if len(self._writes) == 1:
             storage, _, slots = self._writes[0]
-            storage.write(layer, key, value, slots)
+            storage.write(layer, key, value, _slots_on(key.device, slots))
             return
         for storage, rows, slots in self._writes:
-            storage.write(layer, key[:, rows], value[:, rows], slots)
+            storage.write(layer, key[:, rows], value[:, rows], _slots_on(key.device, slots))
 
     def write_heads(self, layer: int, heads: torch.Tensor) -> None:
         """As `write`, of keys and values in one tensor: (2 * kv_heads, rows, head_dim)."""
         for storage, rows, slots in self._writes:
-            storage.write_heads(layer, heads[:, rows], slots)
+            storage.write_heads(layer, heads[:, rows], _slots_on(heads.device, slots))
 
     def write_states(self, number: int, states: torch.Tensor) -> None:
         """Keep a hidden state of all rows, (rows, hidden_size), beside their keys and values."""
         for storage, rows, slots in self._writes:
-            storage.write_states(number, states[rows], slots)
+            storage.write_states(number, states[rows], _slots_on(states.device, slots))
+
+
+def _slots_on(device: torch.device, slots: dict[torch.device, torch.Tensor]) -> torch.Tensor:
+    """Slots where a layer is; copied there once a pass."""
+    held = slots.get(device)
+    if held is None:
+        held = slots[device] = next(iter(slots.values())).to(device)
+    return held
 
 
 def row_depths(num_rows: int, parents: list[int] | None) -> list[int]:

@@ -50,7 +50,7 @@ class HiddenStates:
             self._watched.add(number)
 
     def read(self, numbers: Sequence[int], rows: Sequence[int]) -> torch.Tensor:
-        """States of some rows of the last pass; (rows, states, hidden_size), bfloat16.
+        """States of some rows of the last pass; (rows, states, hidden_size), bfloat16, on the first state's device.
 
         Args:
             numbers: of states that are watched.
@@ -58,7 +58,8 @@ class HiddenStates:
         """
         device = self._states[numbers[0]].device
         picked = torch.tensor(rows, device=device)
-        return torch.stack([self._states[number][picked] for number in numbers], dim=1).to(torch.bfloat16)
+        states = [self._states[number] for number in numbers]
+        return torch.stack([each[picked.to(each.device)].to(device) for each in states], dim=1).to(torch.bfloat16)
 
     def all(self) -> Mapping[int, torch.Tensor]:
         """Those of the last pass by number; each (rows, hidden_size), in the model's type."""

@@ -53,6 +53,7 @@ class ModelRunner:
         self._vocab_size = vocab_size
         self._hidden_states = hidden_states
         self._keeps_states = keeps_states
+        self._is_divided = len({parameter.device for parameter in model.parameters()}) > 1
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[torch.Tensor]:
@@ -62,7 +63,8 @@ class ModelRunner:
             batch: at least one piece of work, each with at least one token and a cache of its own.
 
         Returns:
-            For each piece, the logits of its last `num_logits` rows; (num_logits, vocab_size), float32.
+            For each piece, the logits of its last `num_logits` rows; (num_logits, vocab_size), float32, on the device
+            of the model's first layer.
 
         Raises:
             MemoryError: the pool of a cache has no blocks for its rows; callers that share a pool prepare them first.
@@ -90,7 +92,8 @@ class ModelRunner:
             position_ids=torch.tensor([positions], device=device),
             use_cache=False,
             ragged_batch=ragged_batch,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=device),
+            # A list goes with rows on any device, where the layers are on several.
+            logits_to_keep=wanted if self._is_divided else torch.tensor(wanted, dtype=torch.long, device=device),
         )
         logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:

@@ -100,6 +100,7 @@ def _problems_of_service(documents: list[Document], component: str) -> Iterator[
     yield from _probe_problems(container, settings, component)
     yield from _shutdown_problems(pod, container, settings.drain_seconds)
     yield from _file_problems(container, settings)
+    yield from _gpu_problems(container, settings)
     if isinstance(settings, OrchestratorSettings):
         for peer, address in (("target", settings.target), ("draft", settings.draft)):
             port = find(documents, "Service", peer)["spec"]["ports"][0]["port"]
@@ -177,6 +178,16 @@ def _file_problems(container: Document, settings: ServiceSettings) -> Iterator[s
     for name, value in settings.model_dump().items():
         if isinstance(value, Path) and not any(PurePosixPath(value).is_relative_to(mount) for mount in mounts):
             yield f"{name} is {value}, where nothing is mounted"
+
+
+def _gpu_problems(container: Document, settings: ServiceSettings) -> Iterator[str]:
+    devices = settings.device.split(",") if isinstance(settings, ModelServiceSettings) else []
+    limits = container.get("resources", {}).get("limits", {})
+    # Whatever GPUs a pod has, they are numbered from 0; `auto` takes what is there.
+    wanted = sorted("cuda:0" if each == "cuda" else each for each in devices if each.startswith("cuda"))
+    given = [f"cuda:{number}" for number in range(limits.get("nvidia.com/gpu", 0))]
+    if wanted != given and devices != ["auto"]:
+        yield f"its device is {','.join(devices) or 'none'} and it is given {len(given)} GPUs"
 
 
 def _peer_problems(documents: list[Document], settings: OrchestratorSettings, peer: str) -> Iterator[str]:

@@ -172,6 +172,20 @@ OF_COMPONENTS: list[tuple[Change, str]] = [
 ]
 
 
+OF_THE_GPU_OVERLAY: list[tuple[Change, str]] = [
+    (
+        lambda d: settings(d, "target").update(SPECDEC_TARGET_DEVICE="cuda"),
+        "its device is cuda and it is given 2 GPUs",
+    ),
+    (
+        lambda d: container(d, "target")["resources"]["limits"].update({"nvidia.com/gpu": 1}),
+        "its device is cuda:0,cuda:1 and it is given 1 GPUs",
+    ),
+    (lambda d: container(d, "draft")["resources"]["limits"].pop("nvidia.com/gpu"), "it is given 0 GPUs"),
+    (lambda d: settings(d, "draft").update(SPECDEC_DRAFT_DEVICE="cpu"), "its device is cpu and it is given 1 GPUs"),
+]
+
+
 @pytest.mark.parametrize(("change", "problem"), OF_THE_BASE)
 def test_a_slip_in_the_base_is_noticed(fresh: Fresh, change: Change, problem: str) -> None:
     documents = fresh(Combination("base"))
@@ -182,5 +196,12 @@ def test_a_slip_in_the_base_is_noticed(fresh: Fresh, change: Change, problem: st
 @pytest.mark.parametrize(("change", "problem"), OF_COMPONENTS)
 def test_a_slip_in_a_component_is_noticed(fresh: Fresh, change: Change, problem: str) -> None:
     documents = fresh(Combination("overlays/cpu", COMPONENTS))
+    change(documents)
+    assert any(problem in found for found in problems(documents)), problems(documents)
+
+
+@pytest.mark.parametrize(("change", "problem"), OF_THE_GPU_OVERLAY)
+def test_a_slip_in_the_gpu_overlay_is_noticed(fresh: Fresh, change: Change, problem: str) -> None:
+    documents = fresh(Combination("overlays/gpu"))
     change(documents)
     assert any(problem in found for found in problems(documents)), problems(documents)

@@ -14,6 +14,7 @@ from specdec.models.errors import ModelError
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import BLOCK_TOKENS
 from specdec.runner.runner import ModelRunner, Work
+from specdec.runner.storage import KVStorage
 from specdec.settings import ModelServiceSettings
 from specdec.v1 import model_pb2
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
@@ -29,7 +30,7 @@ def make_info(context: int = 512, num_sequences: int = 4) -> model_pb2.ModelInfo
 
 def provide(info: model_pb2.ModelInfo, **settings: object) -> CacheMemory:
     runner = ModelRunner(tiny_llama(), TINY_VOCAB_SIZE)
-    return provide_memory(runner, info, torch.device("cpu"), ModelServiceSettings.model_validate(settings))
+    return provide_memory(runner, info, ModelServiceSettings.model_validate(settings))
 
 
 def test_a_budget_is_kept_to_the_block() -> None:
@@ -46,6 +47,16 @@ def test_without_a_budget_it_is_a_share_of_what_is_free(
 ) -> None:
     monkeypatch.setattr(provision, "free_memory_bytes", lambda device: free * A_BLOCK)
     assert provide(make_info(), kv_cache_share=share).pool.blocks.num_blocks == expected
+
+
+def test_of_devices_that_share_the_layers_the_fullest_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    # A quarter of the layers on the first, the rest on the second.
+    of_devices = {first: A_TOKEN // 4, second: A_TOKEN - A_TOKEN // 4}
+    monkeypatch.setattr(KVStorage, "bytes_by_device", lambda self: of_devices)
+    free = {first: 100 * A_BLOCK // 4, second: 60 * A_BLOCK * 3 // 4}
+    monkeypatch.setattr(provision, "free_memory_bytes", free.__getitem__)
+    assert provide(make_info(), kv_cache_share=0.5).pool.blocks.num_blocks == 30
 
 
 def test_no_more_is_taken_than_all_sequences_can_fill() -> None:
