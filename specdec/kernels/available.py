@@ -24,3 +24,13 @@ def byte_kernels() -> ModuleType | None:
     except ImportError:
         return None
     return byte_products if byte_products.NUM_LANES else None
+
+
+@functools.cache
+def tiled_kernels() -> ModuleType | None:
+    """Those of `tiled.py`."""
+    try:
+        from specdec.kernels import tiled
+    except ImportError:
+        return None
+    return tiled

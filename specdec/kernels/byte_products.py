@@ -12,115 +12,68 @@ summed across a vector; and weights that were read serve up to four rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic
 
 from specdec.kernels.compiling import compiled
+from specdec.kernels.vectors import FLOAT, INT, Vectors, cgutils, has_feature, on_arrays
 
 GROUP_SIZE = 32
 _QUADS = GROUP_SIZE // 4
 """The dot products take four bytes of a row and of a weight each."""
 _LARGEST = np.float32(127)
-cgutils: Any = untyped_cgutils
-_BYTE, _INT, _HALF, _FLOAT = ir.IntType(8), ir.IntType(32), ir.HalfType(), ir.FloatType()
-
-
-def _num_lanes() -> int:
-    features = llvmlite.binding.get_host_cpu_features()
-    if features.get("avx512vnni"):
-        return 16
-    return 8 if features.get("avxvnni") else 0
-
-
-NUM_LANES = _num_lanes()
+NUM_LANES = 16 if has_feature("avx512vnni") else 8 if has_feature("avxvnni") else 0
 """Outputs of one vector; 0: this processor has no dot products of bytes."""
 
 
 def _turn(num_rows: int, bits: int) -> Callable[..., None]:
-    """A function for compiled code: products of so many rows with the weights of one tile of `NUM_LANES` outputs.
+    """For compiled functions: products of so many rows with the weights of one tile of `NUM_LANES` outputs.
 
     It takes one tile of what `multiply` takes: weights (groups, bytes), scales (groups, 2, lanes), the rows' levels
     (rows, in_features), scales (rows, groups) and sums (rows, groups), and where to put the products, (rows, lanes).
     """
 
-    @intrinsic
-    def turn(_: Any, weights: Any, scales: Any, levels: Any, row_scales: Any, sums: Any, out: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds_and_values = zip(signature.args, arguments, strict=True)
-            arrays = [context.make_array(kind)(context, builder, value) for kind, value in kinds_and_values]
-            _generate(builder, arrays, num_rows, bits)
-            return context.get_dummy_value()
-
-        return types.void(weights, scales, levels, row_scales, sums, out), generate
-
-    return turn
-
-
-def _generate(builder: Any, arrays: list[Any], num_rows: int, bits: int) -> None:
-    """LLVM code of a turn. All offsets are in bytes."""
-    weights, scales, levels, row_scales, sums, out = (builder.bitcast(each.data, _BYTE.as_pointer()) for each in arrays)
-    num_groups = cgutils.unpack_tuple(builder, arrays[0].shape)[0]
-    size = cgutils.unpack_tuple(builder, arrays[2].shape)[1]
-    out_stride = cgutils.unpack_tuple(builder, arrays[5].strides)[0]
-    integers, floats, halves = (ir.VectorType(kind, NUM_LANES) for kind in (_INT, _FLOAT, _HALF))
-
-    def whole(number: int) -> Any:
-        return ir.Constant(num_groups.type, number)
-
-    def place(kind: Any, start: Any, offset: Any) -> Any:
-        return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
-
-    def load(kind: Any, start: Any, offset: Any) -> Any:
-        return builder.load(place(kind, start, offset), align=1)
-
-    def in_all_lanes(value: Any, kind: Any) -> Any:
-        nothing = ir.Constant(kind, ir.Undefined)
-        first = builder.insert_element(nothing, value, ir.Constant(_INT, 0))
-        return builder.shuffle_vector(first, nothing, ir.Constant(integers, [0] * NUM_LANES))
-
-    def constant(kind: Any, value: float) -> Any:
-        return ir.Constant(kind, [value] * NUM_LANES)
-
-    def operator(name: str, kind: Any) -> Any:
-        return cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
-
-    dot = operator(f"llvm.x86.avx512.vpdpbusd.{32 * NUM_LANES}", integers)
-    multiply_add = operator(f"llvm.fma.v{NUM_LANES}f32", floats)
-    totals = [cgutils.alloca_once_value(builder, constant(floats, 0.0)) for _ in range(num_rows)]
-    with cgutils.for_range(builder, num_groups) as loop:
-        at = builder.mul(loop.index, whole(GROUP_SIZE * NUM_LANES * bits // 8))
-        words = [
-            load(integers, weights, builder.add(at, whole(number * NUM_LANES * 4)))
-            for number in range(_QUADS * bits // 8)
-        ]
-        if bits == 4:
-            mask, shift = constant(integers, 0x0F0F0F0F), constant(integers, 4)
-            upper = [builder.and_(builder.lshr(word, shift), mask) for word in words]
-            words = [builder.and_(word, mask) for word in words] + upper
-        at = builder.mul(loop.index, whole(2 * NUM_LANES * 2))
-        scale, least = (
-            builder.fpext(load(halves, scales, builder.add(at, whole(start))), floats) for start in (0, NUM_LANES * 2)
-        )
+    def generate(builder: Any, arrays: Sequence[Any]) -> None:
+        vectors = Vectors(builder, NUM_LANES)
+        weights, scales, levels, row_scales, sums, out = (vectors.start(array) for array in arrays)
+        num_groups = cgutils.unpack_tuple(builder, arrays[0].shape)[0]
+        size = cgutils.unpack_tuple(builder, arrays[2].shape)[1]
+        out_stride = cgutils.unpack_tuple(builder, arrays[5].strides)[0]
+        whole = num_groups.type
+        totals = [vectors.total() for _ in range(num_rows)]
+        with cgutils.for_range(builder, num_groups) as loop:
+            at = builder.mul(loop.index, whole(GROUP_SIZE * NUM_LANES * bits // 8))
+            offsets = [builder.add(at, whole(number * NUM_LANES * 4)) for number in range(_QUADS * bits // 8)]
+            words = [vectors.load(vectors.integers, weights, offset) for offset in offsets]
+            if bits == 4:
+                mask, shift = (vectors.constant(vectors.integers, value) for value in (0x0F0F0F0F, 4))
+                upper = [builder.and_(builder.lshr(word, shift), mask) for word in words]
+                words = [builder.and_(word, mask) for word in words] + upper
+            at = builder.mul(loop.index, whole(2 * NUM_LANES * 2))
+            scale, least = (
+                builder.fpext(vectors.load(vectors.halves, scales, builder.add(at, whole(start))), vectors.floats)
+                for start in (0, NUM_LANES * 2)
+            )
+            for row, total in enumerate(totals):
+                at = builder.add(builder.mul(size, whole(row)), builder.mul(loop.index, whole(GROUP_SIZE)))
+                products = vectors.constant(vectors.integers, 0)
+                for number, word in enumerate(words):
+                    four = vectors.load(INT, levels, builder.add(at, whole(4 * number)))
+                    right = vectors.everywhere(four, vectors.integers)
+                    products = vectors.call(f"llvm.x86.avx512.vpdpbusd.{32 * NUM_LANES}", products, word, right)
+                at = builder.mul(builder.add(builder.mul(num_groups, whole(row)), loop.index), whole(4))
+                row_scale, row_sum = (
+                    vectors.everywhere(vectors.load(FLOAT, each, at), vectors.floats) for each in (row_scales, sums)
+                )
+                products = builder.sitofp(products, vectors.floats)
+                vectors.add_product(total, products, builder.fmul(scale, row_scale))
+                vectors.add_product(total, least, row_sum)
         for row, total in enumerate(totals):
-            at = builder.add(builder.mul(size, whole(row)), builder.mul(loop.index, whole(GROUP_SIZE)))
-            products = constant(integers, 0)
-            for number, word in enumerate(words):
-                four = load(_INT, levels, builder.add(at, whole(4 * number)))
-                products = builder.call(dot, [products, word, in_all_lanes(four, integers)])
-            at = builder.mul(builder.add(builder.mul(num_groups, whole(row)), loop.index), whole(4))
-            factor = builder.fmul(scale, in_all_lanes(load(_FLOAT, row_scales, at), floats))
-            added = builder.call(multiply_add, [builder.sitofp(products, floats), factor, builder.load(total)])
-            summed = in_all_lanes(load(_FLOAT, sums, at), floats)
-            builder.store(builder.call(multiply_add, [least, summed, added]), total)
-    for row, total in enumerate(totals):
-        builder.store(builder.load(total), place(floats, out, builder.mul(out_stride, whole(row))), align=4)
+            vectors.store(builder.load(total), out, builder.mul(out_stride, whole(row)))
+
+    return on_arrays(6, generate)
 
 
 _MANY = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import combinations, groupby
 
-from specdec.kernels.kernel import KERNEL_NAMES, KernelName, Layout, layout_of
+from specdec.kernels.kernel import KERNEL_NAMES, LAYOUTS, KernelName, Layout, layout_of
 from specdec.kernels.linear import ROW_COUNTS
 from specdec.kernels.measuring import Seconds
 
@@ -22,8 +22,8 @@ Layouts = tuple[frozenset[Layout], ...]
 """What may be held of a weight, in the order of preference."""
 
 PLAIN: Layouts = (frozenset({"plain"}),)
-ONE_COPY: Layouts = (*PLAIN, frozenset({"packed"}), frozenset({"convolution"}))
-TWO_COPIES: Layouts = (*ONE_COPY, frozenset({"plain", "packed"}), frozenset({"plain", "convolution"}))
+ONE_COPY: Layouts = tuple(frozenset[Layout]({layout}) for layout in LAYOUTS)
+TWO_COPIES: Layouts = (*ONE_COPY, *(frozenset[Layout](pair) for pair in combinations(LAYOUTS, 2)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ways to multiply rows with a weight matrix on a CPU, all of them PyTorch's own.
+"""Ways to multiply rows with a weight matrix on a CPU: PyTorch's own, and one that is compiled here (`tiled.py`).
 
 None is the fastest throughout. One row is a stream of weights through the processor, and what counts is how many places
 in memory are read at once; from some rows on it is arithmetic, and what counts is whether the weights lie as the inner
@@ -13,12 +13,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch.nn import functional
 
-KernelName = Literal["default", "transposed", "batched", "packed", "convolution"]
-Layout = Literal["plain", "packed", "convolution"]
+from specdec.kernels.available import tiled_kernels
+
+KernelName = Literal["default", "transposed", "batched", "tiled", "packed", "convolution"]
+Layout = Literal["plain", "tiled", "packed", "convolution"]
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 """From (rows, in_features) to (rows, out_features), both contiguous; at least one row."""
 
 KERNEL_NAMES: tuple[KernelName, ...] = get_args(KernelName)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 FEW_ROWS = 4
 """Beyond it `transposed` and `batched` have nothing to offer."""
@@ -35,7 +38,7 @@ _POINTWISE: Any = ("none", [], "")
 
 def layout_of(name: KernelName) -> Layout:
     """How the weights must lie in memory for a kernel."""
-    return name if name == "packed" or name == "convolution" else "plain"
+    return name if name == "tiled" or name == "packed" or name == "convolution" else "plain"
 
 
 def available_kernels(shape: tuple[int, int], dtype: torch.dtype) -> tuple[KernelName, ...]:
@@ -50,6 +53,9 @@ def available_kernels(shape: tuple[int, int], dtype: torch.dtype) -> tuple[Kerne
     names: list[KernelName] = ["default", "transposed"]
     if _num_parts(shape[0]) > 1:
         names.append("batched")
+    tiled = tiled_kernels() if dtype == torch.float32 else None
+    if tiled is not None and shape[0] % tiled.OUT_FEATURES_MULTIPLE == 0:
+        names.append("tiled")
     if has_onednn(dtype):
         names += ["packed", "convolution"]
     return tuple(names)
@@ -74,7 +80,10 @@ def arrange(weight: torch.Tensor, layout: Layout) -> torch.Tensor:
     """
     operators: Any = torch.ops.mkldnn
     arranged = weight
-    if layout == "packed":
+    tiled = tiled_kernels()
+    if layout == "tiled" and tiled is not None:
+        arranged = weight.view(-1, tiled.NUM_LANES, weight.shape[1]).transpose(1, 2).contiguous()
+    elif layout == "packed":
         arranged = operators._reorder_linear_weight(weight, _PACKED_HINT_ROWS)
     elif layout == "convolution":
         rows = [1, weight.shape[1], 1, _PACKED_HINT_ROWS]
@@ -130,6 +139,24 @@ def _batched(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
     return multiply
 
 
+def _tiled(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
+    tiled: Any = tiled_kernels()
+    array, out_features = weight.numpy(), weight.shape[0] * weight.shape[2]
+
+    def multiply(rows: torch.Tensor) -> torch.Tensor:
+        num_rows = rows.shape[0]
+        num_padded = tiled.padded(num_rows)
+        if num_padded > num_rows:
+            rows = functional.pad(rows, (0, 0, 0, num_padded - num_rows))
+        out = torch.empty((num_padded, out_features))
+        tiled.multiply(rows.numpy(), array, out.numpy())
+        if bias is not None:
+            out += bias
+        return out[:num_rows]
+
+    return multiply
+
+
 def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
     """oneDNN's inner product. Each element is summed in one order, whatever the number of rows."""
     linear: Any = torch.ops.mkldnn._linear_pointwise
@@ -175,6 +202,7 @@ _MAKERS: dict[KernelName, Callable[[torch.Tensor, torch.Tensor | None], Kernel]]
     "default": _default,
     "transposed": _transposed,
     "batched": _batched,
+    "tiled": _tiled,
     "packed": _packed,
     "convolution": _convolution,
 }

@@ -14,8 +14,8 @@ from torch.nn import functional
 from specdec.kernels.norm import FewRowsNorm
 from specdec.runner.attention import RaggedBatch, Segment, attend
 
-_MOST_COMPILED_ROWS = 8
-"""Of more rows PyTorch's attention reads the keys and values of a sequence once, and the compiled one once for each."""
+_MOST_COMPILED_ROWS = 16
+"""Of one sequence. Of more, PyTorch reads its keys and values once, and the compiled attention once for each row."""
 
 
 class LayerPass(Protocol):

@@ -7,17 +7,19 @@ import hashlib
 import json
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 
+from specdec.kernels.available import tiled_kernels
 from specdec.kernels.kernel import KernelName
 from specdec.kernels.linear import ROW_COUNTS
 from specdec.kernels.measuring import Seconds, Shape
 from specdec.models.cache import cache_directory
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every key; raised when a measurement of today would not be used any more."""
 
 
@@ -66,6 +68,7 @@ def _key(shape: Shape, dtype: torch.dtype) -> dict[str, str]:
         "processor": _processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
+        "numba": version("numba") if tiled_kernels() is not None else "",
         "threads": str(torch.get_num_threads()),
         "dtype": str(dtype),
         "shape": f"{shape[0]}x{shape[1]}",

@@ -112,10 +112,10 @@ def _choose(places: Sequence[_Place], dtype: torch.dtype) -> dict[tuple[Shape, b
         weights.setdefault(place.shape, []).append(place.weight)
     seconds = _seconds(weights, dtype)
     choices = {_kind(place): choose_kernels(seconds[place.shape], TWO_COPIES) for place in places}
-    copies = [
-        place for place in places if len(choices[_kind(place)].layouts | ({"plain"} if place.is_shared else set())) > 1
-    ]
-    copy_bytes = sum(place.weight.numel() * place.weight.element_size() for place in copies)
+    copy_bytes = 0
+    for place in places:
+        layouts = choices[_kind(place)].layouts | ({"plain"} if place.is_shared else set())
+        copy_bytes += (len(layouts) - 1) * place.weight.numel() * place.weight.element_size()
     allowed_bytes = int(_COPIES_SHARE * free_memory_bytes(torch.device("cpu")))
     if copy_bytes <= allowed_bytes:
         return choices
