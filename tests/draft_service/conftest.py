@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from draft_service.training import report as report_module
 from draft_service.training.run import train_draft
 from draft_service.training.settings import TrainingSettings
 from tests.draft_service.training.running import save_target, tiny_settings
@@ -26,6 +28,14 @@ class Trained:
     def report(self) -> dict[str, Any]:
         report: dict[str, Any] = json.loads((self.out / "report.json").read_text())
         return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_answers() -> Iterator[None]:
+    """Every run ends with a report of answers to held-out prompts; those of a real one take longer than the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_module, "_MAX_NEW_TOKENS", 32)
+        yield
 
 
 def train(directory: Path, **changes: object) -> Trained:
