@@ -38,6 +38,7 @@ class ImageStore:
         self._directory = directory
         self._built: set[str] = set()
         self._containers: dict[str, str] = {}
+        self._roots: dict[str, Path] = {}
         self._store = ["--root", str(directory / "storage"), "--runroot", str(directory / "run")]
         self._store += ["--storage-driver", "vfs"]
 
@@ -61,17 +62,27 @@ class ImageStore:
         name = f"localhost/specdec-{target}:test"
         if name in self._built:
             return name
-        # What pip of this machine reads from, it reads from there, too.
-        volumes = ["--volume", f"{_AUTHORITIES}:{_AUTHORITIES}:ro"]
-        if links := os.environ.get("PIP_FIND_LINKS"):
-            settings = self._directory / "pip.conf"
-            settings.write_text(f"[global]\nfind-links = {links}\n", encoding="utf-8")
-            volumes += ["--volume", f"{settings}:/etc/pip.conf:ro", "--volume", f"{links}:{links}:ro"]
+        volumes = [each for path, source in self.pip_files().items() for each in ("--volume", f"{source}:{path}:ro")]
         # No layers in between: each would be a copy of everything, torch included.
         arguments = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--quiet", *volumes]
         self._buildah("build", *arguments, "--target", target, "--tag", name, str(_ROOT))
         self._built.add(name)
         return name
+
+    def pip_files(self) -> dict[str, Path]:
+        """What pip of this machine reads from, by the path where a pip in a container finds it."""
+        files = {str(_AUTHORITIES): _AUTHORITIES}
+        if links := os.environ.get("PIP_FIND_LINKS"):
+            settings = self._directory / "pip.conf"
+            settings.write_text(f"[global]\nfind-links = {links}\n", encoding="utf-8")
+            files |= {"/etc/pip.conf": settings, links: Path(links)}
+        return files
+
+    def files(self, image: str) -> Path:
+        """Where the files of the image's one container are."""
+        if image not in self._roots:
+            self._roots[image] = Path(self._buildah("mount", self._container(image)))
+        return self._roots[image]
 
     def configuration(self, image: str) -> dict[str, Any]:
         """What the image says of how it is run."""
@@ -85,9 +96,12 @@ class ImageStore:
         Raises:
             AssertionError: the command fails.
         """
+        return self._buildah("run", "--isolation", "chroot", self._container(image), "--", *command)
+
+    def _container(self, image: str) -> str:
         if image not in self._containers:
             self._containers[image] = self._buildah("from", "--pull-never", image)
-        return self._buildah("run", "--isolation", "chroot", self._containers[image], "--", *command)
+        return self._containers[image]
 
     def _buildah(self, command: str, *arguments: str) -> str:
         return _run(["buildah", *self._store, command, *arguments])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,18 +22,6 @@ for attempt in $(seq 60); do python -m specdec.serving.probe {component} && brea
 python -m specdec.serving.probe {component} && echo alive
 kill -TERM $service && wait $service && echo ended in order
 """
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageStore]:
-    directory = tmp_path_factory.mktemp("images")
-    store = ImageStore(directory)
-    try:
-        store.make_base()
-        yield store
-    finally:
-        # Gigabytes, which pytest would keep for a while.
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=("orchestrator", "draft", "target"))
