@@ -45,7 +45,7 @@ def asked(params: SamplingParams, rule: model_pb2.AcceptanceRule.ValueType) -> g
     return generation_pb2.GenerateRequest(
         token_ids=generation_pb2.TokenIds(ids=PROMPT),
         sampling=sampling,
-        max_new_tokens=32,
+        max_new_tokens=20,
         num_draft_tokens=3,
         acceptance_rule=rule,
     )
