@@ -71,6 +71,9 @@ def _selector_problems(document: Document, all_pods: list[Pod]) -> Iterator[str]
         selector = {"matchLabels": spec["selector"]}
     elif document["kind"] == "PodDisruptionBudget":
         selector = spec["selector"]
+    elif document["kind"] == "PodMonitor":
+        yield from _monitor_problems(spec, all_pods)
+        return
     elif document["kind"] == "NetworkPolicy":
         if not any(matches(spec["podSelector"], pod.labels) for pod in all_pods):
             yield "it selects no pod"
@@ -86,6 +89,17 @@ def _selector_problems(document: Document, all_pods: list[Pod]) -> Iterator[str]
         for entry in spec["ports"]:
             if entry["targetPort"] not in ports and entry["targetPort"] not in ports.values():
                 yield f"port {entry['port']} leads to {entry['targetPort']}, which the pods do not declare"
+
+
+def _monitor_problems(spec: Document, all_pods: list[Pod]) -> Iterator[str]:
+    """Pods with metrics must be selected, and each that is must have the ports that are asked for."""
+    ports = {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]}
+    for pod in all_pods:
+        is_selected = matches(spec["selector"], pod.labels)
+        if is_selected != ("metrics" in pod.ports):
+            yield f"it {'selects' if is_selected else 'passes over'} {pod.name}, with the ports {sorted(pod.ports)}"
+        elif is_selected and not ports <= pod.ports.keys():
+            yield f"it asks {pod.name} at {sorted(ports - pod.ports.keys())}, which it does not declare"
 
 
 def _scaling_problems(documents: list[Document]) -> Iterator[str]:

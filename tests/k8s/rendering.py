@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 K8S = Path(__file__).parents[2] / "k8s"
 BASES = ("base", "overlays/cpu", "overlays/gpu")
-COMPONENTS = ("autoscaling", "gateway", "model-cache", "monitoring", "otel-collector", "tls")
+COMPONENTS = ("autoscaling", "gateway", "model-cache", "monitoring", "monitoring-operator", "otel-collector", "tls")
 CONTAINED: Mapping[str, tuple[str, ...]] = {"overlays/gpu": ("model-cache",)}
 """Components that are part of an overlay, and cannot be added once more."""
 _BATCH = 12

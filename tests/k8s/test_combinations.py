@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from specdec.telemetry.variables import read_switches
 from target_service.settings import TargetSettings
 from tests.k8s.conftest import Fresh
-from tests.k8s.documents import SERVICES, find, pod_of, pods
+from tests.k8s.documents import SERVICES, find, of_kind, pod_of, pods
 from tests.k8s.manifests import expected_problems, problems, settings_of
 from tests.k8s.rendering import BASES, COMPONENTS, K8S, Combination, Document, render
 from tests.k8s.validation import VERSIONS, validation_problems
@@ -43,6 +44,25 @@ def test_a_field_or_a_kind_that_kubernetes_does_not_know_is_invalid(fresh: Fresh
     assert first.startswith("Deployment specdec-target (Kubernetes 1.32)")
     assert "restartPolici" in first
     assert second.startswith("Servise specdec-draft (Kubernetes 1.32)")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d["spec"].update(podMetricsEndpoint=[]), "podMetricsEndpoint: Extra inputs"),
+        (lambda d: d["spec"].pop("podMetricsEndpoints"), "podMetricsEndpoints: Field required"),
+        (lambda d: d["spec"]["podMetricsEndpoints"][0].update(port=9464), "podMetricsEndpoints.0.port"),
+        (lambda d: d.update(kind="PodMonitr"), "no resource of the Prometheus operator"),
+        (lambda d: d.update(apiVersion="monitoring.coreos.com/v2"), "no resource of the Prometheus operator"),
+    ],
+)
+def test_a_slip_in_what_the_prometheus_operator_reads_is_noticed(
+    fresh: Fresh, change: Callable[[Document], object], problem: str
+) -> None:
+    documents = fresh(Combination("base", ("monitoring-operator",)))
+    (monitor,) = of_kind(documents, "PodMonitor")
+    change(monitor)
+    assert any(problem in found for found in validation_problems(documents, VERSIONS[0]))
 
 
 def test_no_two_documents_have_one_name(every_combination: Rendered) -> None:

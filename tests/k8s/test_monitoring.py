@@ -11,7 +11,7 @@ import yaml
 
 from specdec.telemetry import names
 from tests.k8s.conftest import Fresh
-from tests.k8s.documents import find, of_kind, pod_of
+from tests.k8s.documents import find, matches, of_kind, pod_of, pods
 from tests.k8s.manifests import settings_of
 from tests.k8s.queries import labels_of, metrics_of, query_problems
 from tests.k8s.rendering import K8S, Combination
@@ -113,6 +113,19 @@ def test_rules_and_dashboard_are_in_config_maps(fresh: Fresh) -> None:
     data = {each["metadata"]["name"]: each["data"] for each in of_kind(documents, "ConfigMap")}
     assert yaml.safe_load(data["specdec-alerts"]["alerts.yaml"]) == ALERTS
     assert json.loads(data["specdec-dashboard"]["specdec.json"]) == DASHBOARD
+
+
+def test_the_operator_is_given_the_same_rules_and_the_same_pods(fresh: Fresh) -> None:
+    documents = fresh(Combination("base", ("monitoring-operator", "monitoring", "otel-collector")))
+    (rules,) = of_kind(documents, "PrometheusRule")
+    assert rules["spec"]["groups"] == ALERTS["groups"], "monitoring-operator/rules.yaml is not monitoring/alerts.yaml"
+    (monitor,) = of_kind(documents, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    for pod in pods(documents):
+        annotations = pod.workload["spec"]["template"]["metadata"]["annotations"]
+        assert matches(monitor["spec"]["selector"], pod.labels)
+        assert str(pod.ports[endpoint["port"]]) == annotations["prometheus.io/port"]
+        assert endpoint["path"] == annotations["prometheus.io/path"]
 
 
 def test_the_adapter_makes_what_the_autoscalers_ask_for(fresh: Fresh) -> None:

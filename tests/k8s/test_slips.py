@@ -39,6 +39,12 @@ def service(documents: list[Document], component: str) -> Document:
     return spec
 
 
+def monitor(documents: list[Document]) -> Document:
+    (document,) = of_kind(documents, "PodMonitor")
+    spec: Document = document["spec"]
+    return spec
+
+
 def drop(documents: list[Document], kind: str, name: str) -> None:
     (document,) = (each for each in of_kind(documents, kind) if each["metadata"]["name"] == name)
     documents.remove(document)
@@ -165,6 +171,15 @@ OF_COMPONENTS: list[tuple[Change, str]] = [
     (lambda d: container(d, "target")["readinessProbe"]["grpc"].update(port=50052), "the readinessProbe does not ask"),
     (lambda d: settings(d, "target").pop("SPECDEC_TARGET_HEALTH_PORT"), "the container declares"),
     (lambda d: deployment(d, "target").update(replicas=1), "sets its replicas, and an autoscaler does too"),
+    (
+        lambda d: monitor(d)["podMetricsEndpoints"][0].update(port="http"),
+        "it asks specdec-draft at ['http'], which it does not declare",
+    ),
+    (
+        lambda d: monitor(d)["selector"]["matchExpressions"][0]["values"].remove("otel-collector"),
+        "it passes over specdec-otel-collector",
+    ),
+    (lambda d: monitor(d)["selector"].pop("matchExpressions"), "it selects specdec-fetch-models"),
     (
         lambda d: find(d, "HorizontalPodAutoscaler", "draft")["spec"]["scaleTargetRef"].update(name="draft"),
         "scales draft, which is not there",

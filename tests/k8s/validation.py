@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import kubernetes_validate
 from kubernetes_validate import utils
 
+from tests.k8s import custom_kinds
 from tests.k8s.rendering import Document
 
 VERSIONS = ("1.32", "1.37")
@@ -25,6 +26,9 @@ def validation_problems(documents: Iterable[Document], version: str) -> Iterator
     try:
         for document in different.values():
             if document["apiVersion"].startswith(CUSTOM_GROUPS):
+                continue
+            if document["apiVersion"].startswith(custom_kinds.GROUP):
+                yield from custom_kinds.custom_problems(document)
                 continue
             try:
                 kubernetes_validate.validate(document, version, strict=True)
