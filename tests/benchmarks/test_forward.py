@@ -78,9 +78,9 @@ def test_bad_usage_is_status_2(arguments: list[str]) -> None:
     assert (ended.status, ended.out) == (2, "")
 
 
-async def test_a_side_that_cannot_be_had_is_one_message(tmp_path: Path) -> None:
+def test_a_side_that_cannot_be_had_is_one_message(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
-    ended = await run_benchmark("forward", tmp_path, "--model", str(model), "--sides", "int4/default")
+    ended = check_usage("forward", "--model", str(model), "--sides", "int4/default")
     assert ended.status == 1
     assert "benchmarks.forward: int4/default: model.layers.0." in ended.err
     assert "Traceback" not in ended.err

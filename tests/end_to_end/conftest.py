@@ -44,9 +44,10 @@ class Deployment:
     """Its drafter is the default one: that lookup, and the draft model that comes with the package."""
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def deployment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
-    """Started once: the model takes seconds to load."""
+    """Started once, since the model takes seconds to load, and ended before the tests of the next folder: processes
+    that export five times a second take time even when nobody asks them for anything."""
     wrong_model = save_wrong_draft(tmp_path_factory.mktemp("models") / "wrong")
     async with OtlpReceiver() as receiver:
         base = ThreeServices(

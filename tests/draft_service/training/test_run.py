@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from draft_service.training.__main__ import main
 from draft_service.training.run import train_draft
 from draft_service.training.workplace import exclusive
 from specdec.models.errors import ModelError
@@ -225,9 +226,9 @@ def test_a_draft_with_features_writes_no_text_of_its_own(tmp_path: Path) -> None
         train_draft(tiny_settings(save_target(tmp_path / "target"), tmp_path / "out", own_samples=0.2))
 
 
-def test_a_missing_directory_is_bad_usage() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "draft_service.training"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.returncode == 2
-    assert "--out" in ended.stderr
+def test_a_missing_directory_is_bad_usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["draft_service.training"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--out" in capsys.readouterr().err
