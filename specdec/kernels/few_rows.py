@@ -1,13 +1,14 @@
-"""Decoder layers for passes of a row or two, as a draft model on CPU makes: packed weights, and few calls.
+"""Decoder layers for passes of few rows on CPU: few calls, and for draft models packed weights.
 
-Such a pass reads weights, and between them it calls small operators, which take as long. So weights stay packed (4 bits
-where a GGUF file had them so, 8 bits else), products that read the same rows are one, and a layer is some twenty calls
-where the one of transformers makes seventy. Known for layers of the Llama kind, which many models have; others keep
-theirs.
+Such a pass reads weights, and between them it calls small operators, which take as long. So products that read the same
+rows are one, and what lies between products is compiled (`passes.py`): a layer is ten calls where the one of
+transformers makes seventy. Weights of drafts stay packed, 4 bits where a GGUF file had them so, 8 bits else. Known for
+layers of the Llama kind, which many models have; others keep theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _MANY_ROWS = 24
 """From so many rows on, products in bfloat16 are quicker than those on packed weights: at 256 rows 2.5 times."""
 _OUT_FEATURES_MULTIPLE = 64
 """4-bit weights are packed in blocks of so many."""
+
+
+_Join = Callable[..., nn.Module]
+"""Takes linear layers."""
 
 
 class _Float32Linear(PackedLinear):
@@ -73,25 +78,25 @@ class _WithManyRows(PackedLinear):
 
 
 class FewRowsLayer(nn.Module):
-    """Does what a decoder layer of the Llama kind does, on packed weights.
+    """Does what a decoder layer of the Llama kind does.
 
     Args:
         layer: whose weights it takes.
+        join: see `FewRowsModel`.
     """
 
-    def __init__(self, layer: LlamaDecoderLayer) -> None:
+    def __init__(self, layer: LlamaDecoderLayer, join: _Join) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx: int = attention.layer_idx
         self.before_attention = FewRowsNorm(layer.input_layernorm)
         self.before_mlp = FewRowsNorm(layer.post_attention_layernorm)
         turned = torch.arange(attention.head_dim).view(2, -1).t().flatten()
-        self.qkv = _packed(_reordered(attention.q_proj, turned), _reordered(attention.k_proj, turned), attention.v_proj)
-        self.out = _packed(attention.o_proj)
-        self.gate_up = _packed(mlp.gate_proj, mlp.up_proj)
-        self.down = _packed(mlp.down_proj)
-        # Called without the detours of modules: a pass of one row can tell.
-        self._products = self.qkv.multiply, self.out.multiply, self.gate_up.multiply, self.down.multiply
+        self.qkv = join(_reordered(attention.q_proj, turned), _reordered(attention.k_proj, turned), attention.v_proj)
+        self.out = join(attention.o_proj)
+        self.gate_up = join(mlp.gate_proj, mlp.up_proj)
+        self.down = join(mlp.down_proj)
+        self._products: list[Callable[[torch.Tensor], torch.Tensor]] = []
 
     def forward(self, rows: torch.Tensor, layer_pass: LayerPass) -> torch.Tensor:
         """As the layer of transformers, on a ragged batch.
@@ -100,6 +105,10 @@ class FewRowsLayer(nn.Module):
             rows: hidden states, (1, rows, hidden_size), float32; they are not changed.
             layer_pass: what this pass is of.
         """
+        if not self._products:
+            # Called without the detours of modules: a pass of one row can tell.
+            modules = self.qkv, self.out, self.gate_up, self.down
+            self._products += [each.multiply if isinstance(each, PackedLinear) else each.forward for each in modules]
         qkv, out, gate_up, down = self._products
         attended = layer_pass.attended(qkv(layer_pass.normed(rows, self.before_attention)), self.layer_idx)
         rows = layer_pass.added(rows, out(attended))
@@ -111,16 +120,22 @@ class FewRowsModel(nn.Module):
     """Does what a decoder of the Llama kind does without its head, on ragged batches only.
 
     Args:
-        model: whose layers it takes.
+        model: whose layers it takes; they are gone from it.
+        join: makes one layer, or a stand-in, of linear layers that read the same rows.
     """
 
-    def __init__(self, model: LlamaModel) -> None:
+    def __init__(self, model: LlamaModel, join: _Join) -> None:
         super().__init__()
         config: Any = model.config
         layers: Any = model.layers
         self.embed_tokens, self.rotary_emb, self.norm = model.embed_tokens, model.rotary_emb, FewRowsNorm(model.norm)
-        self.layers = nn.ModuleList(FewRowsLayer(layer) for layer in layers)
         self._attention = layers[0].self_attn.scaling, config.num_attention_heads, config.num_key_value_heads
+        self.layers = nn.ModuleList()
+        for place, layer in enumerate(layers):
+            # One at a time, so that no more than one layer is there twice.
+            layers[place] = nn.Identity()
+            self.layers.append(FewRowsLayer(layer, join))
+            del layer
         self._kernels = fused_kernels()
 
     def forward(
@@ -154,12 +169,34 @@ def pack_for_few_rows(model: PreTrainedModel) -> None:
         model: float32, on a CPU that `has_int8`; with the ragged attention.
     """
     holder: Any = model
-    if type(holder.base_model) is LlamaModel and model.config.hidden_act == "silu":
-        holder.model = FewRowsModel(holder.model)
+    if _has_known_layers(model):
+        holder.model = FewRowsModel(holder.model, _packed)
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if type(layer) is nn.Linear:
                 setattr(parent, name, _packed(layer))
+
+
+@torch.no_grad()
+def join_for_few_rows(model: PreTrainedModel) -> bool:
+    """Give a model on CPU layers of few calls, in place, if they are of a known kind; it computes the same.
+
+    Args:
+        model: with the ragged attention. From then on it runs ragged batches only.
+
+    Returns:
+        Whether it has them now: it is in float32, and Numba is there.
+    """
+    holder: Any = model
+    is_plain = model.device.type == "cpu" and {each.dtype for each in model.parameters()} == {torch.float32}
+    if not is_plain or not _has_known_layers(model) or fused_kernels() is None:
+        return False
+    holder.model = FewRowsModel(holder.model, _joined)
+    return True
+
+
+def _has_known_layers(model: PreTrainedModel) -> bool:
+    return type(model.base_model) is LlamaModel and model.config.hidden_act == "silu"
 
 
 def packed_dtype(model: nn.Module) -> str:
@@ -184,12 +221,24 @@ def _reordered(layer: nn.Linear, order: torch.Tensor) -> nn.Linear:
     return reordered
 
 
-def _packed(*layers: nn.Linear) -> PackedLinear:
-    """Linear layers that read the same rows, as one; float32 if their sizes are odd."""
-    weight = torch.cat([layer.weight for layer in layers])
+def _joined(*layers: nn.Linear) -> nn.Linear:
+    """Linear layers that read the same rows, as one; all have a bias, or none has."""
+    if len(layers) == 1:
+        return layers[0]
     biases: list[torch.Tensor | None] = [layer.bias for layer in layers]
     given = [bias for bias in biases if bias is not None]
-    bias = torch.cat(given) if given else None
+    num_outputs = sum(layer.out_features for layer in layers)
+    joined = nn.Linear(layers[0].in_features, num_outputs, bias=bool(given), device="meta")
+    joined.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]), requires_grad=False)
+    if given:
+        joined.bias = nn.Parameter(torch.cat(given), requires_grad=False)
+    return joined
+
+
+def _packed(*layers: nn.Linear) -> PackedLinear:
+    """The same, packed; in float32 if their sizes are odd."""
+    joined = _joined(*layers)
+    weight, bias = joined.weight, joined.bias
     packed = byte_linear(weight, bias)
     if packed is not None:
         return packed

@@ -15,9 +15,9 @@ from specdec.kernels.vectors import FLOAT, Vectors, cgutils, has_feature, on_arr
 
 NUM_LANES = 16 if has_feature("avx512f") else 8 if has_feature("avx2") else 4
 """Outputs of a tile."""
-_NUM_SUMS = 16 if has_feature("avx512f") else 8
+_NUM_SUMS = 24 if has_feature("avx512f") else 10
 """How many vectors of sums fit into the processor's registers beside the rest."""
-_MOST_TILES, _MOST_ROWS = 4, 8
+_MOST_TILES = 4
 OUT_FEATURES_MULTIPLE = NUM_LANES * _MOST_TILES
 
 
@@ -27,7 +27,7 @@ def _turn(num_rows: int) -> tuple[Callable[..., None], int]:
     It takes weights from the first of the tiles on, (tiles, in_features, lanes), rows, (rows, in_features), and where
     to put the products, (rows, outputs).
     """
-    num_tiles = max(1, min(_MOST_TILES, _NUM_SUMS // num_rows))
+    num_tiles = next(number for number in (_MOST_TILES, 2, 1) if number * num_rows <= _NUM_SUMS)
 
     def generate(builder: Any, arrays: Sequence[Any]) -> None:
         vectors = Vectors(builder, NUM_LANES)
@@ -54,14 +54,14 @@ def _turn(num_rows: int) -> tuple[Callable[..., None], int]:
     return on_arrays(3, generate), num_tiles
 
 
-(_one, _tiles_of_one), (_two, _tiles_of_two), (_four, _tiles_of_four), (_eight, _tiles_of_eight) = map(
-    _turn, (1, 2, 4, 8)
-)
+(_one, _tiles_of_one), (_two, _tiles_of_two), (_four, _tiles_of_four) = map(_turn, (1, 2, 4))
+(_six, _tiles_of_six), (_eight, _tiles_of_eight) = map(_turn, (6, 8))
 
 
 def padded(num_rows: int) -> int:
-    """How many rows `multiply` must be given for so many: 1, 2, 4, or a multiple of 8."""
-    return 1 << (num_rows - 1).bit_length() if num_rows <= _MOST_ROWS else -(-num_rows // _MOST_ROWS) * _MOST_ROWS
+    """How many rows `multiply` must be given for so many: 1, 2, 4, 6, or a multiple of 8."""
+    multiple = 1 if num_rows == 1 else 2 if num_rows <= 6 else 8
+    return -(-num_rows // multiple) * multiple
 
 
 @compiled("float32[:,::1]", "float32[:,:,::1]", "float32[:,::1]")
@@ -82,6 +82,9 @@ def multiply(rows: Any, weights: Any, out: Any) -> None:
     elif rows.shape[0] == 4:
         for tile in range(0, weights.shape[0], _tiles_of_four):
             _four(weights[tile:], rows, out[:, tile * NUM_LANES :])
+    elif rows.shape[0] == 6:
+        for tile in range(0, weights.shape[0], _tiles_of_six):
+            _six(weights[tile:], rows, out[:, tile * NUM_LANES :])
     else:
         for tile in range(0, weights.shape[0], _tiles_of_eight):
             for row in range(0, rows.shape[0], 8):

@@ -47,7 +47,7 @@ class Vectors:
         return self._builder.load(self.place(kind, start, offset), align=1)
 
     def store(self, value: Any, start: Any, offset: Any) -> None:
-        """Put a vector there, aligned or not."""
+        """Put something there, aligned or not."""
         self._builder.store(value, self.place(value.type, start, offset), align=1)
 
     def everywhere(self, value: Any, kind: Any) -> Any:
@@ -71,6 +71,13 @@ class Vectors:
         function = cgutils.get_or_insert_function(self._builder.module, function_type, name)
         return self._builder.call(function, arguments)
 
+    def sum(self, vector: Any) -> Any:
+        """Sum of a vector of float32 numbers, in any order."""
+        name = f"llvm.vector.reduce.fadd.v{self._num_lanes}f32"
+        function_type = ir.FunctionType(FLOAT, [FLOAT, self.floats])
+        function = cgutils.get_or_insert_function(self._builder.module, function_type, name)
+        return self._builder.call(function, [ir.Constant(FLOAT, 0.0), vector], fastmath=("reassoc",))
+
     def add_product(self, total: Any, left: Any, right: Any) -> None:
         """total += left * right, rounded once."""
         added = self.call(f"llvm.fma.v{self._num_lanes}f32", left, right, self._builder.load(total))
@@ -91,14 +98,14 @@ def on_arrays(num_arrays: int, generate: Callable[[Any, Sequence[Any]], None]) -
         return context.get_dummy_value()
 
     # Numba wants to know the number of arguments from the function itself.
-    if num_arrays == 3:
+    def of_three(_: Any, a: Any, b: Any, c: Any) -> Any:
+        return types.void(a, b, c), code
 
-        def typed(_: Any, a: Any, b: Any, c: Any) -> Any:
-            return types.void(a, b, c), code
+    def of_four(_: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return types.void(a, b, c, d), code
 
-        return intrinsic(typed)
-
-    def typed_of_six(_: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+    def of_six(_: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
         return types.void(a, b, c, d, e, f), code
 
-    return intrinsic(typed_of_six)
+    functions: dict[int, Any] = {3: of_three, 4: of_four, 6: of_six}
+    return intrinsic(functions[num_arrays])

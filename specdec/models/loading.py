@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specdec.engine.limits import LARGEST_CONTEXT_LENGTH
+from specdec.kernels.few_rows import join_for_few_rows
 from specdec.kernels.int4 import INT4, check_int4, pack_int4
 from specdec.kernels.replacing import give_kernels
 from specdec.models.architecture import max_positions
@@ -73,8 +74,14 @@ def load_model(
     fingerprint = weights_fingerprint(model, served_dtype)
     if dtype == "int4":
         pack_int4(model)
+    has_few_calls = False
+    if linear_kernel == "auto" and dtype != "int4":
+        # The probe runs the model's own layers, too.
+        probe_ragged_batch(model, description.vocab_size, length)
+        has_few_calls = join_for_few_rows(model)
     give_kernels(model, linear_kernel)
-    probe_ragged_batch(model, description.vocab_size, length)
+    if not has_few_calls:
+        probe_ragged_batch(model, description.vocab_size, length)
     if linear_kernel == "invariant":
         make_invariant(model, description.vocab_size)
     info = model_pb2.ModelInfo(

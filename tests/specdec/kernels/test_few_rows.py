@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from specdec.kernels.available import byte_kernels
 from specdec.kernels.byte_linear import ByteLinear
-from specdec.kernels.few_rows import FewRowsLayer, pack_for_few_rows, packed_dtype
+from specdec.kernels.few_rows import FewRowsLayer, join_for_few_rows, pack_for_few_rows, packed_dtype
 from specdec.kernels.int4 import Int4Linear
 from specdec.kernels.int8 import Int8Linear
+from specdec.kernels.linear import RowLinear
+from specdec.kernels.replacing import give_kernels
+from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
+from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
 
@@ -134,3 +138,76 @@ def test_many_rows_never_meet_packed_weights(monkeypatch: pytest.MonkeyPatch) ->
     text = [(7 * place) % VOCAB_SIZE for place in range(40)]
     ModelRunner(model, VOCAB_SIZE).forward([Work(SequenceCache(), text, 40)])
     assert not called
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_joined_layers_compute_the_same(name: str) -> None:
+    expected = run(tiny_model(name))
+    model = tiny_model(name)
+    assert join_for_few_rows(model)
+    assert all(type(layer) is FewRowsLayer for layer in model.model.layers)
+    torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_joined_layers_take_kernels_of_their_own(name: str) -> None:
+    expected = run(tiny_model(name))
+    model = tiny_model(name)
+    join_for_few_rows(model)
+    give_kernels(model, "invariant")  # for layers of any size
+    assert {type(layer.qkv) for layer in model.model.layers} == {RowLinear}
+    torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_joined_layers_with_a_bias() -> None:
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attention_bias=True,
+        mlp_bias=True,
+    )
+
+    def model() -> PreTrainedModel:
+        torch.manual_seed(0)
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=ATTENTION_NAME
+        )
+        for name, parameter in made.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter)
+        return made.requires_grad_(requires_grad=False)
+
+    joined = model()
+    assert join_for_few_rows(joined)
+    torch.testing.assert_close(run(joined), run(model()), rtol=1e-4, atol=1e-4)
+
+
+def test_joined_layers_give_their_hidden_states() -> None:
+    def features(model: PreTrainedModel) -> torch.Tensor:
+        states = HiddenStates(model)
+        states.watch([1, 2])
+        work = Work(SequenceCache(), [5, 6, 7], 1, num_features=2, feature_states=(1, 2))
+        ModelRunner(model, VOCAB_SIZE, states).forward([work])
+        assert work.features is not None
+        return work.features.float()
+
+    model = tiny_model("llama")
+    join_for_few_rows(model)
+    torch.testing.assert_close(features(model), features(tiny_model("llama")), rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [tiny_model(name) for name in ARCHITECTURES if name not in LLAMAS]
+    with_gelu = tiny_model("llama")
+    with_gelu.config.hidden_act = "gelu"
+    in_bfloat16 = tiny_model("llama")
+    in_bfloat16.bfloat16()
+    for model in (*others, with_gelu, in_bfloat16):
+        assert not join_for_few_rows(model)
+        assert not any(isinstance(module, FewRowsLayer) for module in model.modules())
+    monkeypatch.setattr("specdec.kernels.few_rows.fused_kernels", lambda: None)
+    assert not join_for_few_rows(tiny_model("llama"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from specdec.kernels.available import fused_kernels
 from specdec.kernels.few_rows import pack_for_few_rows
 from specdec.kernels.passes import CompiledPass, PlainPass
+from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
 from specdec.runner.runner import ModelRunner, Work
@@ -45,6 +46,24 @@ def of_few_calls(name: str = "llama") -> PreTrainedModel:
     return model
 
 
+def with_heads_of(head_dim: int) -> PreTrainedModel:
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=head_dim,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, attn_implementation=ATTENTION_NAME
+    )
+    return model.requires_grad_(requires_grad=False)
+
+
 def caches(number: int) -> list[SequenceCache]:
     pool = KVPool(None)
     return [SequenceCache(pool) for _ in range(number)]
@@ -70,6 +89,15 @@ def talk(model: PreTrainedModel) -> list[torch.Tensor]:
 def test_compiled_passes_compute_what_transformers_does(name: str, kinds: list[str]) -> None:
     expected = talk(tiny_model(name))
     for found, wanted in zip(talk(of_few_calls(name)), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert set(kinds) == {"CompiledPass"}
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 80])
+def test_heads_of_the_usual_sizes_have_code_of_their_own(head_dim: int, kinds: list[str]) -> None:
+    model = with_heads_of(head_dim)
+    pack_for_few_rows(model)
+    for found, wanted in zip(talk(model), talk(with_heads_of(head_dim)), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert set(kinds) == {"CompiledPass"}
 

@@ -3,10 +3,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, LlamaModel
 
+from specdec.kernels.few_rows import FewRowsLayer
 from specdec.models.errors import ModelError
 from specdec.models.loading import choose_device, choose_dtype, load_model
+from specdec.runner.cache import SequenceCache
+from specdec.runner.runner import ModelRunner, Work
+from specdec.settings import LinearKernel
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import model_pb2
 from tests.specdec.models.saved_models import edit_json, save_tiny_model, write_tiny_gguf
@@ -141,10 +145,22 @@ def test_bad_device_is_refused_before_anything_is_fetched(monkeypatch: pytest.Mo
         load_model("smollm2-135m-instruct", device="abacus")
 
 
-def test_model_is_probed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("linear_kernel", ["default", "auto", "invariant"])
+def test_model_is_probed(directory: Path, monkeypatch: pytest.MonkeyPatch, linear_kernel: LinearKernel) -> None:
     monkeypatch.setattr("specdec.runner.cache.SequenceCache.truncate", lambda self, length: None)
     with pytest.raises(ModelError, match="other values over a ragged batch"):
-        load_model(str(directory), device="cpu")
+        load_model(str(directory), device="cpu", linear_kernel=linear_kernel)
+
+
+def test_where_kernels_are_chosen_layers_are_of_few_calls(directory: Path) -> None:
+    own, chosen = (load_model(str(directory), device="cpu", linear_kernel=name) for name in ("default", "auto"))
+    assert own.info == chosen.info
+    assert type(own.model.base_model) is LlamaModel
+    assert {type(layer) for layer in chosen.model.model.layers} == {FewRowsLayer}
+    (expected,), (found,) = (
+        ModelRunner(each.model, 320).forward([Work(SequenceCache(), [5, 6, 7], 3)]) for each in (own, chosen)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_template_and_special_tokens_are_kept(directory: Path) -> None:
