@@ -36,7 +36,8 @@ FROM ${PYTHON_IMAGE} AS runtime
 RUN useradd --uid 65532 --create-home --shell /usr/sbin/nologin specdec
 ENV PATH=/opt/specdec/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    NUMBA_CACHE_DIR=/tmp/numba
 WORKDIR /home/specdec
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
