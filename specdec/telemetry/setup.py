@@ -118,9 +118,9 @@ def _metric_pipeline(resource: "Resource", *, exports: bool, has_port: bool) -> 
         readers.append(PeriodicExportingMetricReader(exporter))
         give_up = exporter.shutdown
     if has_port:
-        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from specdec.telemetry.exemplars import ExemplarReader
 
-        readers.append(PrometheusMetricReader(scope_info_enabled=False))
+        readers.append(ExemplarReader())
     provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
     return _Pipeline(flush=provider.shutdown, give_up=give_up)

@@ -79,6 +79,7 @@ class Prometheus:
         (port,) = choose_ports([("127.0.0.1", 0)])
         self._address = f"127.0.0.1:{port}"
         flags = [f"--config.file={directory / 'prometheus.yaml'}", f"--storage.tsdb.path={directory / 'series'}"]
+        flags.append("--enable-feature=exemplar-storage")
         self._child = ChildProcess("prometheus", [program, *flags, f"--web.listen-address={self._address}"])
 
     async def __aenter__(self) -> Self:
@@ -118,6 +119,12 @@ class Prometheus:
         """
         result: list[Any] = self._ask("query", query=expression)["result"]
         return result
+
+    def exemplars(self, name: str) -> list[dict[str, str]]:
+        """Labels of the exemplars of a series in the last minute. Blocks."""
+        now = time.time()
+        found = self._ask("query_exemplars", query=name, start=str(now - 60), end=str(now))
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait for something that blocks.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
+from specdec.cli.ports import choose_ports
 from specdec.telemetry import names
 from specdec.telemetry.prometheus import prometheus_name
 from tests.k8s.conftest import Fresh
@@ -30,7 +32,11 @@ UNSEEN = {*OF_RARE_EVENTS, prometheus_name(names.FAILOVERS)}
 async def test_prometheus_finds_the_pods_and_answers_every_query(
     fresh: Fresh, tmp_path: Path, changes: dict[str, dict[str, str]]
 ) -> None:
-    documents = fresh(Combination("overlays/cpu", ("monitoring",)))
+    documents = fresh(Combination("overlays/cpu", ("monitoring", "otel-collector")))
+    # There is no collector, which is no reason to fail.
+    (port,) = choose_ports([("127.0.0.1", 0)])
+    spans = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+    changes = {component: {**changes.get(component, {}), **spans} for component in SERVICES}
     (tmp_path / "pods").mkdir()
     (tmp_path / "prometheus").mkdir()
     async with (
@@ -51,6 +57,10 @@ async def test_prometheus_finds_the_pods_and_answers_every_query(
             await load.finished(4 * NUM_CLIENTS, 60)
             await asyncio.sleep(3)
             assert load.failures == []
+            # Buckets lead to traces.
+            marked = await asyncio.to_thread(prometheus.exemplars, f"{prometheus_name(names.ROUND_DURATION)}_bucket")
+            assert marked
+            assert all(re.fullmatch("[0-9a-f]{32}", labels["trace_id"]) for labels in marked)
             served = await asyncio.to_thread(prometheus.series)
             assert NAMED - served <= UNSEEN
             empty = [query for query in QUERIES if not await asyncio.to_thread(prometheus.query, _filled(query))]
