@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
 from orchestrator.replicas.addresses import AddressError, Addresses
+from specdec.pipelines import PipelineSetting
 from specdec.settings import DEFAULT_DRAFT_PORT, DEFAULT_ORCHESTRATOR_PORT, DEFAULT_TARGET_PORT, File, ServiceSettings
 
 
@@ -75,7 +76,7 @@ class OrchestratorSettings(ServiceSettings):
         description="Draft tokens a round (K) when a request does not say; auto: chosen round by round from measured "
         "acceptance and times, 0 included.",
     )
-    pipeline: Literal["off", "ahead", "candidates", "auto"] = Field(
+    pipeline: PipelineSetting = Field(
         "off",
         description="ahead: while a window is verified, the draft service drafts for what is likely to become of it; "
         "candidates: and these drafts go to the target before its verdict, so that it can go straight on; "

@@ -13,6 +13,7 @@ import typer
 
 from specdec.cli.drafter_kind import DrafterKind, check_draft_model
 from specdec.cli.server_access import InsecureToken, Tls, TlsCa, TlsCert, TlsKey, Token, TokenFrom, server_security
+from specdec.pipelines import PipelineSetting
 
 if TYPE_CHECKING:
     from specdec.cli.generation_output import Output
@@ -104,12 +105,22 @@ def generate(
     model: Annotated[str | None, typer.Option(help="Target model of services started here.")] = None,
     drafter: Annotated[DrafterKind | None, typer.Option(help="Drafter of services started here.")] = None,
     draft_model: Annotated[str | None, typer.Option(help="Draft model of services started here.")] = None,
+    pipeline: Annotated[
+        PipelineSetting | None,
+        typer.Option(help="Whether services started here draft while the target verifies, and how far it goes."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Device of services started here.")] = None,
 ) -> None:
     """Generate text from a prompt, and stream it."""
     if system is not None and not chat:
         raise typer.BadParameter("--system goes with --chat, not with --raw")
-    own_services = {"--model": model, "--drafter": drafter, "--draft-model": draft_model, "--device": device}
+    own_services = {
+        "--model": model,
+        "--drafter": drafter,
+        "--draft-model": draft_model,
+        "--pipeline": pipeline,
+        "--device": device,
+    }
     given = [flag for flag, value in own_services.items() if value is not None]
     if server is not None and not server.replace(",", "").strip():
         raise typer.BadParameter("--server is empty; leave it out, or name an orchestrator")
@@ -164,6 +175,7 @@ def generate(
         model=model,
         drafter=drafter,
         draft_model=draft_model,
+        pipeline=pipeline,
         device=device,
         drain_seconds=_DRAIN_SECONDS,
         environment=FOR_THIS_MACHINE_ALONE,

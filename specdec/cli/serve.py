@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from specdec.cli.drafter_kind import DrafterKind, check_draft_model
+from specdec.pipelines import PipelineSetting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,12 @@ def serve(
             "-k",
             metavar="N|auto",
             help="Draft tokens a round (K) when a request does not say; auto chooses round by round.",
+        ),
+    ] = None,
+    pipeline: Annotated[
+        PipelineSetting | None,
+        typer.Option(
+            help="Draft while the target verifies (ahead), and send it drafts before its verdict (candidates)."
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Device of both models: cpu, cuda, cuda:N or auto.")] = None,
@@ -138,6 +145,7 @@ def serve(
         drafter=drafter,
         draft_model=draft_model,
         num_draft_tokens=num_draft_tokens,
+        pipeline=pipeline,
         device=device,
         draft_device=draft_device,
         dtype=dtype,

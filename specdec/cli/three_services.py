@@ -11,6 +11,7 @@ from pathlib import Path
 from specdec.cli.drafter_kind import DrafterKind
 from specdec.cli.ports import choose_ports
 from specdec.cli.service_group import ServiceSpec
+from specdec.pipelines import PipelineSetting
 from specdec.processors import num_processors
 from specdec.settings import DEFAULT_DRAFTER_WITHOUT_MODEL, DEFAULT_MODEL
 
@@ -40,6 +41,7 @@ class ThreeServices:
     """Implies the drafter "model", if none is named. None: the draft that comes with the embedded target."""
     num_draft_tokens: int | str | None = None
     """A number, or "auto"."""
+    pipeline: PipelineSetting | None = None
     device: str | None = None
     draft_device: str | None = None
     """None: the same as `device`."""
@@ -144,6 +146,7 @@ class ThreeServices:
                 "target": target,
                 "draft": "" if drafter == "none" else draft.address,
                 "num-draft-tokens": self.num_draft_tokens,
+                "pipeline": self.pipeline,
                 "tls-cert": self.tls_cert,
                 "tls-key": self.tls_key,
                 "client-ca": self.client_ca,

@@ -29,6 +29,7 @@ def test_the_services_understand_their_flags_and_find_each_other() -> None:
         model="some-model",
         draft_model="small-model",
         num_draft_tokens=6,
+        pipeline="candidates",
         device="cuda",
         draft_device="cpu",
         dtype="float32",
@@ -45,7 +46,7 @@ def test_the_services_understand_their_flags_and_find_each_other() -> None:
     assert (target.max_batch_rows, target.log_level, target.drain_seconds) == (64, "warning", 3)
     assert (draft.drafter, draft.model, draft.device, draft.num_threads) == ("model", "small-model", "cpu", 2)
     assert (orchestrator.target, orchestrator.draft) == (target_spec.address, draft_spec.address)
-    assert orchestrator.num_draft_tokens == 6
+    assert (orchestrator.num_draft_tokens, orchestrator.pipeline) == (6, "candidates")
     for spec, settings in ((target_spec, target), (draft_spec, draft), (orchestrator_spec, orchestrator)):
         assert spec.address == f"{settings.host}:{settings.port}"
         assert spec.environment == {"NAME": "value"}
