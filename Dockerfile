@@ -4,6 +4,8 @@
 #   --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # No image holds a target's weights: a service fetches its model into SPECDEC_CACHE, or is given a directory that is
 # mounted. The small draft of the embedded target comes with the code.
+# A tag can be moved, a digest not; the digest is another one for each processor or the index of them all, and is to be looked up
+# where the registry can be reached (`docker buildx imagetools inspect`): --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:...
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS wheel

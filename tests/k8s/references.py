@@ -40,7 +40,8 @@ def _pod_problems(documents: list[Document], pod: Pod) -> Iterator[str]:
     for volume in pod.spec.get("volumes", []):
         if "configMap" in volume and volume["configMap"]["name"] not in config_maps:
             yield f"there is no ConfigMap {volume['configMap']['name']}"
-        if "secret" in volume and volume["secret"]["secretName"] not in secrets:
+        secret = volume.get("secret", {"optional": True})
+        if not secret.get("optional") and secret["secretName"] not in secrets:
             yield f"nothing makes the Secret {volume['secret']['secretName']}"
         claim = volume.get("persistentVolumeClaim", {}).get("claimName")
         if claim is not None and claim not in names(documents, "PersistentVolumeClaim"):
