@@ -32,9 +32,13 @@ def _number(prefix: Prefix) -> int:
 
 
 class PrefixModel:
-    """What the runner needs of a model: a device and a forward pass over a ragged batch."""
+    """What the runner needs of a model: a device, weights and a forward pass over a ragged batch."""
 
     device = torch.device("cpu")
+
+    def parameters(self) -> list[torch.Tensor]:
+        """None: it looks nothing up."""
+        return []
 
     def __call__(
         self,

@@ -165,7 +165,7 @@ async def test_ids_depend_on_neither_drafter_nor_k_nor_batch_mates(plain: dict[s
     assert min(sources[draft_pb2.DRAFT_SOURCE_MODEL], sources[draft_pb2.DRAFT_SOURCE_SUFFIX]) > 10
     assert acceptance_rate(both) > acceptance_rate(lookup)
     # A token in three can be proposed at all, and where the target chooses one of them the draft does too.
-    assert 0.1 < acceptance_rate(scarce) < 0.9
+    assert 0.05 < acceptance_rate(scarce) < 0.9
     # One that reads features, and has not been trained to, is seldom right; nobody fails it.
     assert 0.01 < acceptance_rate(foreseen) < 0.9
     assert all(result.finished and not result.finished.stats.num_fallback_rounds for result in foreseen.values())
