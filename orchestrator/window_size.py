@@ -38,6 +38,9 @@ _LOOKUP_RATE = 0.1
 """Weight of one round in what asking for lookup brings."""
 _LOOKUP_TURNS = 16
 """Where it brings too little, it is asked for once in so many rounds."""
+_MOST_ASKING = 4
+"""Where more requests run, who asks for lookup alone misses the pass that the others share, or makes it wait: that
+costs more than is found (docs/experiments.md)."""
 _RUNNERS_UP = (0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)
 """Shares of rounds in which the first, second, ... runner-up is accepted, before any was measured."""
 _RUNNERS_UP_WEIGHT = 20.0
@@ -172,6 +175,8 @@ class MeasuredWindowSize:
         costs, shared = self._experience.costs, self._experience.shared
         # Who asks comes a little later, so that all had better do so at once.
         is_with_others = self._has_model and shared is not None and costs.num_sequences >= _SEVERAL
+        if is_with_others and costs.num_sequences > _MOST_ASKING:
+            return False
         turn = shared.turn if shared is not None and is_with_others else self._num_rounds
         return turn % _LOOKUP_TURNS == 0 or self._lookup_gain >= costs.asking_share()
 

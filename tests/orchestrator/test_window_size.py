@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from contextlib import ExitStack
 
 import pytest
 
@@ -235,9 +236,16 @@ def test_drafts_that_were_too_dear_once_are_tried_again() -> None:
     assert chosen[-1] >= 4
 
 
-def asked_for_lookup(num_rounds: int, found_every: int, draft_network_seconds: float) -> int:
+def asked_for_lookup(num_rounds: int, found_every: int, draft_network_seconds: float, num_others: int = 0) -> int:
     """How many rounds asked for lookup, where a draft model does not pay and lookup finds something now and then."""
     bench = Bench(STEEP, draft_seconds=0.5)
+    with ExitStack() as running:
+        for _ in range(num_others):
+            running.enter_context(bench.experience.costs.running())
+        return _num_asked(bench, num_rounds, found_every, draft_network_seconds)
+
+
+def _num_asked(bench: Bench, num_rounds: int, found_every: int, draft_network_seconds: float) -> int:
     size = bench.request()
     bench.run(size, 0.0, 40)
     size.observe(made_round(4, 4, source=draft_pb2.DRAFT_SOURCE_SUFFIX))
@@ -265,3 +273,8 @@ def test_lookup_that_finds_nothing_is_seldom_asked_where_asking_takes_time() -> 
     assert asked_for_lookup(200, 1000, 0.02) < 50
     assert asked_for_lookup(200, 1000, 0.0) > 180
     assert asked_for_lookup(200, 2, 0.02) > 150
+
+
+def test_among_many_nobody_asks_for_lookup_alone() -> None:
+    assert asked_for_lookup(200, 2, 0.0, num_others=3) > 150
+    assert asked_for_lookup(200, 2, 0.0, num_others=8) == 0
