@@ -39,7 +39,7 @@ RUN useradd --uid 65532 --create-home --shell /usr/sbin/nologin specdec
 ENV PATH=/opt/specdec/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    NUMBA_CACHE_DIR=/tmp/numba
+    NUMBA_CACHE_DIR=${TMPDIR:-/tmp}/numba
 WORKDIR /home/specdec
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532

@@ -154,10 +154,9 @@ class CompiledPass:
 
 
 def can_compile(batch: RaggedBatch) -> bool:
-    """Whether a batch is one that `CompiledPass` is made for: of few rows, all of them in one storage."""
+    """Whether a batch is one that `CompiledPass` is made for: few rows of each sequence, all of them in one storage."""
     storage = batch.segments[0].cache.pool.storage
-    num_rows = sum(segment.num_rows for segment in batch.segments)
-    return num_rows <= _MOST_COMPILED_ROWS and all(each.cache.pool.storage is storage for each in batch.segments)
+    return all(each.num_rows <= _MOST_COMPILED_ROWS and each.cache.pool.storage is storage for each in batch.segments)
 
 
 def _array(rows: torch.Tensor) -> np.ndarray:

@@ -123,6 +123,17 @@ def test_many_rows_are_left_to_pytorch_and_both_go_on_from_each_other(kinds: lis
     assert kinds == ["CompiledPass", "PlainPass", "CompiledPass", "PlainPass", "CompiledPass"]
 
 
+def test_many_sequences_of_few_rows_are_compiled(kinds: list[str]) -> None:
+    def logits(model: PreTrainedModel) -> torch.Tensor:
+        runner, many = ModelRunner(model, VOCAB_SIZE), caches(20)
+        for place, cache in enumerate(many):
+            runner.forward([Work(cache, [place + 3] * (1 + place % 5), 1)])
+        return torch.cat(runner.forward([Work(cache, [7, place + 3], 2) for place, cache in enumerate(many)]))
+
+    torch.testing.assert_close(logits(of_few_calls()), logits(tiny_model("llama")), rtol=1e-4, atol=1e-4)
+    assert set(kinds) == {"CompiledPass"}
+
+
 def test_caches_in_different_memory_are_left_to_pytorch(kinds: list[str]) -> None:
     def logits(model: PreTrainedModel) -> torch.Tensor:
         runner = ModelRunner(model, VOCAB_SIZE)
