@@ -44,7 +44,7 @@ class ThreeServices:
     pipeline: PipelineSetting | None = None
     device: str | None = None
     draft_device: str | None = None
-    """None: the same as `device`."""
+    """None: the same as `device`, or the first of several, which are for a target that is too large for one."""
     dtype: str | None = None
     num_threads: int | None = None
     """Threads of a forward pass on CPU, in the target and in the draft service. None: they share this machine's CPUs, a
@@ -131,7 +131,7 @@ class ThreeServices:
                 "drafter": drafter,
                 "model": self.draft_model,
                 "target-model": None if self._variable("SPECDEC_DRAFT_TARGET_MODEL") else self.target_model,
-                "device": self.device if self.draft_device is None else self.draft_device,
+                "device": self.device.partition(",")[0] if self.device and not self.draft_device else self.draft_device,
                 # Trained drafts are not of 4 bits.
                 "dtype": "bfloat16" if self.dtype == "int4" else self.dtype,
                 "num-threads": self._threads("SPECDEC_DRAFT_NUM_THREADS", _DRAFT_SHARE),

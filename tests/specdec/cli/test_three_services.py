@@ -52,6 +52,13 @@ def test_the_services_understand_their_flags_and_find_each_other() -> None:
         assert spec.environment == {"NAME": "value"}
 
 
+def test_a_target_on_several_gpus_shares_the_first_with_its_draft() -> None:
+    target, draft, _ = ThreeServices(device="cuda:0,cuda:1").specs()
+    assert read(target, TargetSettings).device == "cuda:0,cuda:1"
+    assert read(draft, DraftSettings).device == "cuda:0"
+    assert _draft(ThreeServices(device="cuda:0,cuda:1", draft_device="cuda:2")).device == "cuda:2"
+
+
 def test_a_draft_beside_a_target_of_4_bits_is_bfloat16() -> None:
     target, draft, _ = ThreeServices(dtype="int4").specs()
     assert read(target, TargetSettings).dtype == "int4"

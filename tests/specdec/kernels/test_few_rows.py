@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specdec.kernels.available import byte_kernels
 from specdec.kernels.byte_linear import ByteLinear
@@ -13,11 +13,10 @@ from specdec.kernels.int4 import Int4Linear
 from specdec.kernels.int8 import Int8Linear
 from specdec.kernels.linear import RowLinear
 from specdec.kernels.replacing import give_kernels
-from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
 from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
-from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_llama_with, tiny_model
 
 LLAMAS = [name for name in ARCHITECTURES if name.startswith("llama")]
 
@@ -160,30 +159,9 @@ def test_joined_layers_take_kernels_of_their_own(name: str) -> None:
 
 
 def test_joined_layers_with_a_bias() -> None:
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        attention_bias=True,
-        mlp_bias=True,
-    )
-
-    def model() -> PreTrainedModel:
-        torch.manual_seed(0)
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, attn_implementation=ATTENTION_NAME
-        )
-        for name, parameter in made.named_parameters():
-            if name.endswith("bias"):
-                torch.nn.init.normal_(parameter)
-        return made.requires_grad_(requires_grad=False)
-
-    joined = model()
+    joined, plain = (tiny_llama_with(attention_bias=True, mlp_bias=True) for _ in range(2))
     assert join_for_few_rows(joined)
-    torch.testing.assert_close(run(joined), run(model()), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run(joined), run(plain), rtol=1e-4, atol=1e-4)
 
 
 def test_joined_layers_give_their_hidden_states() -> None:

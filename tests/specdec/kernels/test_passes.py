@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specdec.kernels.available import fused_kernels
 from specdec.kernels.few_rows import pack_for_few_rows
 from specdec.kernels.passes import CompiledPass, PlainPass
-from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
 from specdec.runner.runner import ModelRunner, Work
-from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_model
+from tests.specdec.runner.tiny_architectures import ARCHITECTURES, VOCAB_SIZE, tiny_llama_with, tiny_model
 
 LLAMAS = [name for name in ARCHITECTURES if name.startswith("llama")]
 
@@ -44,24 +43,6 @@ def of_few_calls(name: str = "llama") -> PreTrainedModel:
     model = tiny_model(name)
     pack_for_few_rows(model)
     return model
-
-
-def with_heads_of(head_dim: int) -> PreTrainedModel:
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=head_dim,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-        config, attn_implementation=ATTENTION_NAME
-    )
-    return model.requires_grad_(requires_grad=False)
 
 
 def caches(number: int) -> list[SequenceCache]:
@@ -95,9 +76,9 @@ def test_compiled_passes_compute_what_transformers_does(name: str, kinds: list[s
 
 @pytest.mark.parametrize("head_dim", [64, 128, 80])
 def test_heads_of_the_usual_sizes_have_code_of_their_own(head_dim: int, kinds: list[str]) -> None:
-    model = with_heads_of(head_dim)
+    model, plain = (tiny_llama_with(head_dim=head_dim) for _ in range(2))
     pack_for_few_rows(model)
-    for found, wanted in zip(talk(model), talk(with_heads_of(head_dim)), strict=True):
+    for found, wanted in zip(talk(model), talk(plain), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert set(kinds) == {"CompiledPass"}
 

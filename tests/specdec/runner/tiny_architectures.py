@@ -103,6 +103,20 @@ def tiny_model(name: str, seed: int = 0, *, layers: int = 2) -> PreTrainedModel:
     return model
 
 
+def tiny_llama_with(**changes: Any) -> PreTrainedModel:
+    """The Llama of `ARCHITECTURES` with another config; biases, if it has any, are not zero."""
+    config = LlamaConfig(**{**_SHAPE, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=ATTENTION_NAME
+        )
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter)
+    return model.requires_grad_(requires_grad=False)
+
+
 @torch.inference_mode()
 def plain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     """Logits of one sequence by transformers' own attention, without any cache; (tokens, vocab_size), float32."""
