@@ -18,7 +18,7 @@ from specdec.kernels.available import tiled_kernels
 KernelName = Literal["default", "transposed", "batched", "tiled", "packed", "convolution"]
 Layout = Literal["plain", "tiled", "packed", "convolution"]
 Kernel = Callable[[torch.Tensor], torch.Tensor]
-"""From (rows, in_features) to (rows, out_features), both contiguous; at least one row."""
+"""From (rows, in_features), however they lie, to (rows, out_features), contiguous; at least one row."""
 
 KERNEL_NAMES: tuple[KernelName, ...] = get_args(KernelName)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -149,7 +149,7 @@ def _tiled(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
         if num_padded > num_rows:
             rows = functional.pad(rows, (0, 0, 0, num_padded - num_rows))
         out = torch.empty((num_padded, out_features))
-        tiled.multiply(rows.numpy(), array, out.numpy())
+        tiled.multiply(rows.contiguous().numpy(), array, out.numpy())
         if bias is not None:
             out += bias
         return out[:num_rows]

@@ -125,7 +125,7 @@ class CompiledPass:
     def normed(self, rows: torch.Tensor, norm: FewRowsNorm) -> torch.Tensor:
         """See `LayerPass`."""
         out, array = self._out(rows.shape[-1])
-        self._kernels.norm(rows[0].numpy(), norm.weight, norm.least, array)
+        self._kernels.norm(_array(rows[0]), norm.weight, norm.least, array)
         return out
 
     def attended(self, qkv: torch.Tensor, layer: int) -> torch.Tensor:
@@ -160,7 +160,7 @@ def can_compile(batch: RaggedBatch) -> bool:
 
 
 def _array(rows: torch.Tensor) -> np.ndarray:
-    return rows.float().numpy()
+    return rows.float().contiguous().numpy()
 
 
 def _visible(segments: Sequence[Segment]) -> tuple[np.ndarray, ...]:

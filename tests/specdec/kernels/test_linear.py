@@ -10,7 +10,7 @@ from torch import nn
 
 from specdec.kernels import linear
 from specdec.kernels.choosing import DEFAULT, always
-from specdec.kernels.kernel import Kernel, KernelName
+from specdec.kernels.kernel import KERNEL_NAMES, Kernel, KernelName
 from specdec.kernels.linear import ROW_COUNTS, RowLinear
 
 KERNELS: tuple[KernelName, ...] = ("batched", "transposed", "packed", "default", "packed", "convolution")
@@ -31,9 +31,17 @@ def test_it_computes_what_a_linear_layer_does(bias: bool) -> None:
     for shape in [(1, 1, 24), (1, 7, 24), (3, 5, 24), (24,), (70, 24), (1, 200, 24)]:
         rows = torch.randn(shape)
         torch.testing.assert_close(layer(rows), nn.functional.linear(rows, layer.weight, layer.bias))
-    # Rows that do not lie side by side, as a slice of something wider.
-    rows = torch.randn(5, 48)[:, :24]
-    torch.testing.assert_close(layer(rows), nn.functional.linear(rows, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 16])
+@torch.inference_mode()
+def test_rows_that_do_not_lie_side_by_side(name: KernelName, count: int) -> None:
+    """As a slice of something wider, or transposed."""
+    plain = nn.Linear(24, 64).requires_grad_(requires_grad=False)
+    layer = RowLinear(plain.weight, plain.bias, always(name).kernels, keep_weight=True)
+    for rows in (torch.randn(count, 48)[:, :24], torch.randn(24, count).t()):
+        torch.testing.assert_close(layer(rows), plain(rows))
 
 
 def test_no_rows_at_all() -> None:
