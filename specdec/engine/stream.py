@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -79,13 +80,15 @@ async def run_stream(
             async for message in messages:
                 arrived = time.perf_counter()
                 num_bytes = message.ByteSize() if isinstance(message, ProtobufMessage) else 0
-                for number, command in enumerate(commands_of(message), 1):
-                    # Each holds all of the message.
-                    thread.submit(Arrival(connection, command, arrived), num_bytes if number == 1 else 0)
-                    if number % _COMMANDS_AT_ONCE == 0:
+                commands = iter(commands_of(message))
+                # Together, or the engine would wake for the first one and take the others one by one.
+                while part := [Arrival(connection, each, arrived) for each in islice(commands, _COMMANDS_AT_ONCE)]:
+                    # Each of them holds all of the message.
+                    thread.submit(*part, num_bytes=num_bytes)
+                    num_bytes = 0
+                    if len(part) == _COMMANDS_AT_ONCE:
                         await asyncio.sleep(0)
-                        await has_room()
-                await has_room()
+                    await has_room()
         finally:
             connection.close()
 

@@ -43,9 +43,10 @@ class EngineThread(Generic[Command]):
 
     def __init__(self, engine: Engine[Command], name: str) -> None:
         self._engine = engine
-        self._inbox: queue.SimpleQueue[tuple[Command, int] | None] = queue.SimpleQueue()
-        self._num_bytes_in = 0
-        self._num_bytes_out = 0
+        self._inbox: queue.SimpleQueue[tuple[tuple[Command, ...], int] | None] = queue.SimpleQueue()
+        self._counting = threading.Lock()
+        self._num_in = self._num_bytes_in = 0
+        self._num_out = self._num_bytes_out = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopping = threading.Event()
         self._watchers: set[Callable[[], None]] = set()
@@ -57,10 +58,12 @@ class EngineThread(Generic[Command]):
         """Begin to run; once."""
         self._thread.start()
 
-    def submit(self, command: Command, num_bytes: int = 0) -> None:
-        """Hand over a command, from any thread; `num_bytes` of memory wait with it."""
-        self._num_bytes_in += num_bytes
-        self._inbox.put((command, num_bytes))
+    def submit(self, *commands: Command, num_bytes: int = 0) -> None:
+        """Hand over commands, from any thread, to be taken all at once; `num_bytes` of memory wait with them."""
+        with self._counting:
+            self._num_in += len(commands)
+            self._num_bytes_in += num_bytes
+        self._inbox.put((commands, num_bytes))
 
     @contextlib.contextmanager
     def watched(self, on_failure: Callable[[], None]) -> Iterator[None]:
@@ -81,7 +84,7 @@ class EngineThread(Generic[Command]):
     @property
     def backlog(self) -> int:
         """Commands that wait to be taken; approximate."""
-        return self._inbox.qsize()
+        return self._num_in - self._num_out
 
     @property
     def backlog_bytes(self) -> int:
@@ -122,8 +125,9 @@ class EngineThread(Generic[Command]):
             while True:
                 taken = self._inbox.get(block=patience_seconds > 0, timeout=patience_seconds or None)
                 if taken is not None:
-                    command, num_bytes = taken
-                    commands.append(command)
+                    part, num_bytes = taken
+                    commands.extend(part)
+                    self._num_out += len(part)
                     self._num_bytes_out += num_bytes
                 patience_seconds = 0.0
         except queue.Empty:

@@ -41,6 +41,31 @@ async def test_commands_reach_the_engine_in_order_and_answers_come_back(
     await assert_sequences_are_forgotten(engine)
 
 
+async def test_the_commands_of_a_message_reach_the_engine_together(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One by one, each would wake its thread, which the event loop then waits for.
+    monkeypatch.setattr(stream, "_COMMANDS_AT_ONCE", 64)
+    submitted: list[int] = []
+    submit = thread.submit
+
+    def count(*commands: Arrival[int, DraftEvent], num_bytes: int = 0) -> None:
+        submitted.append(len(commands))
+        submit(*commands, num_bytes=num_bytes)
+
+    monkeypatch.setattr(thread, "submit", count)
+    peer = Peer()
+    events = open_stream(peer, thread)
+    peer.send(list(range(64)))
+    assert await receive(events, 64) == list(range(64))
+    peer.send(list(range(100)))
+    assert await receive(events, 100) == list(range(100))
+    assert submitted == [64, 64, 36]
+    peer.end()
+    with pytest.raises(StopAsyncIteration):
+        await receive(events, 1)
+
+
 async def test_what_is_ready_travels_together_in_bounded_messages(
     engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

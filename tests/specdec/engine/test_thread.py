@@ -96,6 +96,16 @@ def test_everything_that_has_arrived_is_taken_at_once_in_order(
     assert thread.backlog == 0
 
 
+def test_commands_submitted_together_are_taken_together(engine: CountingEngine, thread: EngineThread[int]) -> None:
+    thread.submit(1, 2, num_bytes=5)
+    thread.submit(3, num_bytes=7)
+    assert (thread.backlog, thread.backlog_bytes) == (3, 12)
+    thread.start()
+    wait_until(lambda: engine.num_steps == 6)
+    assert engine.handled == [[1, 2, 3]]
+    assert (thread.backlog, thread.backlog_bytes) == (0, 0)
+
+
 def test_commands_are_taken_between_two_steps(engine: CountingEngine, thread: EngineThread[int]) -> None:
     in_step, go_on = threading.Event(), threading.Event()
 
