@@ -78,9 +78,16 @@ class CandidateVerifier(Verifier):
             raise ImpossibleVerdict(f"it judged candidate {number}, and {self._number} was under way")
         return verdict
 
-    async def _open(self, round_index: int, deadline: float, trace_context: model_pb2.TraceContext | None) -> Judged:
+    async def _open(
+        self,
+        round_index: int,
+        deadline: float,
+        trace_context: model_pb2.TraceContext | None,
+        *,
+        with_features: bool,
+    ) -> Judged:
         self._forget()
-        return await super()._open(round_index, deadline, trace_context)
+        return await super()._open(round_index, deadline, trace_context, with_features=with_features)
 
     def _send(self, candidates: Candidates) -> None:
         """For the round behind the one that is being judged; the first ones of a round count."""

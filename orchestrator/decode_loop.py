@@ -44,8 +44,9 @@ async def decode(
     """
     try:
         began = time.perf_counter()
-        drafter.prefill()
-        judged = await verifier.prefill(parent)
+        if begins_with_drafts := window_size.begins_with_drafts():
+            drafter.prefill()
+        judged = await verifier.prefill(parent, with_features=begins_with_drafts)
         done = Round(0, NOTHING_DRAFTED, judged, time.perf_counter() - began)
         while True:
             committed.extend(judged.token_ids)

@@ -139,7 +139,7 @@ class Drafter:
             self._span = tracing.start_span(names.DRAFT, parent=parent)
         if last.is_window_refused:
             self._fail("window_refused")
-        if not self._knows(last):
+        if not last.accepts_of(self._proposed):
             # The target went on with a window that was no more proposed.
             self._give_up()
         self._proposed = ()
@@ -147,6 +147,10 @@ class Drafter:
         if self._link is not None and self._choice.is_better_moved(self._link):
             self._give_up()
         if self._sequence is None or is_past_context(self._link, len(self._committed)):
+            if not sizes.largest:
+                # Its model is not to run all that is committed before drafts are wanted.
+                self._give_up()
+                return
             self._link = self._link or self._choice.likely
             if self._reads_features:
                 # Its model would draft from guesses alone. The verdict of this round brings it what it needs.
@@ -175,9 +179,12 @@ class Drafter:
     async def drafted(self) -> Drafted:
         """The proposal asked for, or an empty window if it cannot be had."""
         drafted = await self._drafted()
-        if self._lacks_features and self._sequence is not None:
+        if self._sequence is None and self._opening.feature_states:
+            # Whoever drafts next asks for those of all tokens.
+            return replace(drafted, window=replace(drafted.window, without_features=True))
+        if self._sequence is not None and self._lacks_features:
             wanted = replace(drafted.window, max_feature_tokens=self._opening.max_feature_tokens)
-            drafted = replace(drafted, window=wanted)
+            return replace(drafted, window=wanted)
         return drafted
 
     async def _drafted(self) -> Drafted:
@@ -287,13 +294,6 @@ class Drafter:
             return False
         self._on_candidates(event.round, candidates)
         return True
-
-    def _knows(self, last: Judged) -> bool:
-        """Whether the accepted tokens are those that the draft service proposed."""
-        nodes = last.verdict.accepted_nodes
-        if nodes and max(nodes) >= len(self._proposed):
-            return False
-        return [self._proposed[node] for node in nodes] == last.token_ids[:-1]
 
     def _give_up(self) -> None:
         if self._sequence is not None:

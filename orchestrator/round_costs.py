@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -63,20 +64,21 @@ class PredictedRounds:
         """
         if not num_draft_tokens:
             return self._network_seconds + self._groups[0].pass_seconds(0)
-        return min(
+        least = math.inf
+        for groups in self._groups:
+            pass_seconds = groups.pass_seconds(num_draft_tokens)
             # A group is back when it has drafted and its pass is over, and it is its turn again.
-            max(
-                groups.num_groups * groups.pass_seconds(num_draft_tokens),
-                self._latency(num_steps * groups.step_seconds, groups.pass_seconds(num_draft_tokens)),
-            )
-            for groups in self._groups
-        )
+            latency = self._latency(num_steps * groups.step_seconds, pass_seconds)
+            least = min(least, max(groups.num_groups * pass_seconds, latency))
+        return least
 
     def _latency(self, drafting_seconds: float, pass_seconds: float) -> float:
         """From one verdict to the next, as a mean over rounds whose drafting was hidden and others."""
+        if self._pipeline.mode == "off":
+            # As `RoundParts.latency`, without the parts: most rounds by far, and many shapes in each.
+            return drafting_seconds + self._asking_seconds + self._network_seconds + pass_seconds
         parts = RoundParts(drafting_seconds, pass_seconds, self._network_seconds, self._asking_seconds)
-        # Most rounds by far.
-        return parts.latency if self._pipeline.mode == "off" else self._pipeline.round_seconds(parts)
+        return self._pipeline.round_seconds(parts)
 
     def row_seconds(self, num_draft_tokens: int) -> float:
         """What each of so many draft tokens adds to the pass, for all sequences in it together."""

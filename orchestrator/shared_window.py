@@ -22,6 +22,8 @@ _FADE = 0.5
 _FIRST_PAUSE = 8
 _LONGEST_PAUSE = 128
 """Turns without drafts before they are tried again; each attempt in vain doubles the pause."""
+_TRIED_BY = 8
+"""While there are none, one request of so many begins with them all the same: by those they are tried."""
 
 
 class SharedWindow:
@@ -49,13 +51,29 @@ class SharedWindow:
         """The same, trials left out."""
         self._num_alike, self.is_trial = 0, True
         self._pause = _FIRST_PAUSE
+        self._num_begun = 0
+        """Requests that began while there were none."""
+
+    def begins_with_drafts(self) -> bool:
+        """Whether the draft service had better read the prompt of a request that begins now.
+
+        Not while nobody drafts and trials have confirmed it: reading takes its time from those who do, and from the
+        orchestrator where both have the same processor.
+        """
+        if self._usual != NO_WINDOW or self._pause == _FIRST_PAUSE:
+            return True
+        self._num_begun += 1
+        return self._num_begun % _TRIED_BY == 1
 
     def observe(self, done: Round) -> None:
         """A round of any request with draft tokens of a model was committed."""
         self._acceptance.observe(done.num_steps, done.num_accepted_steps)
 
-    def declined(self) -> None:
-        """A request takes no drafts because its own are no good; they count as if they had been tried."""
+    def went_without(self) -> None:
+        """A request had no drafts while others had some; it counts as if its own had been rejected.
+
+        Its round took as long as theirs: while the draft service read its prompt, or because its drafts are no good.
+        """
         self._acceptance.observe(1, 0)
 
     def rates(self, count: int) -> list[float]:

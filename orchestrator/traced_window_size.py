@@ -23,6 +23,10 @@ class TracedWindowSize:
         self._span = span
         self._last = -1
 
+    def begins_with_drafts(self) -> bool:
+        """See `WindowSize`."""
+        return self._inner.begins_with_drafts()
+
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
         sizes = self._inner.choose()

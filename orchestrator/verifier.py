@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opentelemetry.trace import Span
@@ -64,6 +65,13 @@ class Judged:
     num_cached_tokens: int = 0
     """Tokens that the target had in its prefix cache, if it opened the sequence."""
 
+    def accepts_of(self, proposed: Sequence[int]) -> bool:
+        """Whether the accepted draft tokens are those that were proposed."""
+        nodes = self.verdict.accepted_nodes
+        if nodes and max(nodes) >= len(proposed):
+            return False
+        return [proposed[node] for node in nodes] == self.token_ids[:-1]
+
 
 class Verifier:
     """Has windows judged. If the target lost the sequence, opens it again with all that is committed, maybe elsewhere.
@@ -98,15 +106,19 @@ class Verifier:
         self._link: TargetLink | None = None
         self._sequence: TargetSequence | None = None
 
-    async def prefill(self, parent: Span) -> Judged:
+    async def prefill(self, parent: Span, *, with_features: bool = True) -> Judged:
         """Open the sequence: round 0, which commits one token.
+
+        Args:
+            parent: the request's span.
+            with_features: whether a drafter waits for the features of the prompt.
 
         Raises:
             Refusal: no target takes the sequence, or none is there (`UnavailableError`).
         """
         began = time.perf_counter()
         with tracing.span(names.PREFILL, parent=parent) as span:
-            judged = await self._open(0, self._deadline(), tracing.to_trace_context(span))
+            judged = await self._open(0, self._deadline(), tracing.to_trace_context(span), with_features=with_features)
             span.set_attributes(
                 {
                     names.INPUT_TOKENS: len(self._committed),
@@ -141,7 +153,7 @@ class Verifier:
         if self._link.is_leaving and self._targets.accepting([self._link]):
             # Nothing has failed: it shuts down, and waits for those that it has.
             self._move("leaving")
-            return await self._open(round_index, deadline, trace_context)
+            return await self._open(round_index, deadline, trace_context, with_features=not window.without_features)
         try:
             verdict = await self._verdict(self._sequence, round_index, window, trace_context)
             token_ids = self._committed.outcome(window, verdict)
@@ -149,7 +161,7 @@ class Verifier:
             raise self._overdue() from None
         except (LinkLost, Refusal, ImpossibleVerdict) as failure:
             self._count_failure(failure)
-            judged = await self._open(round_index, deadline, trace_context)
+            judged = await self._open(round_index, deadline, trace_context, with_features=not window.without_features)
             # A malformed window is no reason to fail the request: the draft service made it.
             judged.is_window_refused = isinstance(failure, InvalidArgumentError) and len(window) > 0
             return judged
@@ -203,7 +215,14 @@ class Verifier:
         if self._sequence is not None:
             self._sequence.close()
 
-    async def _open(self, round_index: int, deadline: float, trace_context: model_pb2.TraceContext | None) -> Judged:
+    async def _open(
+        self,
+        round_index: int,
+        deadline: float,
+        trace_context: model_pb2.TraceContext | None,
+        *,
+        with_features: bool,
+    ) -> Judged:
         """Open the sequence under the next epoch, with all that is committed; try again while that may help."""
         loop = asyncio.get_running_loop()
         pause_seconds = _FIRST_PAUSE_SECONDS
@@ -220,7 +239,13 @@ class Verifier:
             asked = loop.time()
             try:
                 self._sequence = link.open(
-                    self._sequence_id, self._epoch, round_index, self._opening, self._committed.token_ids, trace_context
+                    self._sequence_id,
+                    self._epoch,
+                    round_index,
+                    self._opening,
+                    self._committed.token_ids,
+                    trace_context,
+                    with_features=with_features,
                 )
                 await self._heard(self._sequence, asked, deadline, link.patience.open_seconds(len(self._committed)))
                 opened = self._sequence.opened()

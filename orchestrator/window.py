@@ -23,6 +23,8 @@ class Window:
     """For each node the law it was sampled from; empty: none is needed."""
     max_feature_tokens: int = 0
     """Of how many of the last tokens the verdict is to carry features; 0: of those that are run for it."""
+    without_features: bool = False
+    """It need carry none."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

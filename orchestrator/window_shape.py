@@ -53,15 +53,19 @@ def best_shape(
     # As far as it is looked at: long windows seldom are.
     for num_steps, tokens in enumerate(expected_tokens(rates)):
         room = len(rates) - num_steps if 0 < num_steps <= _MOST_BRANCHING_STEPS else 0
+        most = tokens + sum(gains[:room])
         for num_others, more in enumerate(itertools.accumulate(gains[:room], initial=0.0)):
-            pace = (tokens + more) / predicted.seconds(num_steps, num_steps + num_others)
+            seconds = predicted.seconds(num_steps, num_steps + num_others)
+            pace = (tokens + more) / seconds
             if not num_steps:
                 pace *= least_gain
-            shape = WindowShape(num_steps, num_others)
             if pace > best_pace:
-                best, best_pace = shape, pace
-            if shape == current:
+                best, best_pace = WindowShape(num_steps, num_others), pace
+            if current is not None and current.num_steps == num_steps and current.num_others == num_others:
                 current_pace = pace
+            elif most < best_pace * seconds and (current is None or current.num_steps != num_steps):
+                # A larger window takes no less, so that none with as many steps is the best.
+                break
     return current if current is not None and best_pace < _WORTH_A_CHANGE * current_pace else best
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from orchestrator.acceptance import AcceptanceByPosition
 from orchestrator.catch_up import CatchUp
+from orchestrator.drafted import EMPTY, PREFILL
 from orchestrator.round_costs import RoundCosts
 from orchestrator.rounds import Round
 from orchestrator.shared_window import SharedWindow
@@ -50,6 +51,9 @@ _RUNNERS_UP_WEIGHT = 20.0
 class WindowSize(Protocol):
     """Chooses K for one request, round by round."""
 
+    def begins_with_drafts(self) -> bool:
+        """Whether the draft service is to read the prompt now, or not before drafts are wanted; asked once, first."""
+
     def choose(self) -> WindowSizes:
         """Draft tokens that the next round should have. Never looks at what they will be."""
 
@@ -62,6 +66,10 @@ class FixedWindowSize:
 
     def __init__(self, num_draft_tokens: int) -> None:
         self.num_draft_tokens = num_draft_tokens
+
+    def begins_with_drafts(self) -> bool:
+        """See `WindowSize`."""
+        return True
 
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
@@ -142,6 +150,7 @@ class MeasuredWindowSize:
     ) -> None:
         self._experience = experience
         self._has_model = has_model
+        self._began_with_drafts = True
         self._model = _SourceWindowSize(limit, experience, by_lookup=False, branches=branches)
         self._lookup = _SourceWindowSize(limit, experience, by_lookup=True, branches=False)
         self._is_lookup_asked_alone = False
@@ -149,10 +158,18 @@ class MeasuredWindowSize:
         """Tokens that asking for lookup alone adds to a round, those where nothing is found included."""
         self._num_rounds = 0
 
+    def begins_with_drafts(self) -> bool:
+        """See `WindowSize`. Not among others who do without, but for a few by whom drafts are tried."""
+        shared = self._experience.shared
+        if not self._has_model or shared is None or self._experience.costs.num_sequences < _SEVERAL:
+            return True
+        self._began_with_drafts = self._model.has_drafter = shared.begins_with_drafts()
+        return self._began_with_drafts
+
     def choose(self) -> WindowSizes:
         """See `WindowSize`."""
         shape = self._model.choose() if self._has_model else NO_WINDOW
-        lookup, model = self._lookup.choose().num_steps, sum(shape)
+        model = shape.num_draft_tokens
         self._num_rounds += 1
         self._is_lookup_asked_alone = not model and self._is_lookup_worth_asking()
         if not model and not self._is_lookup_asked_alone:
@@ -160,11 +177,16 @@ class MeasuredWindowSize:
         if not model and self._experience.sources == {False}:
             # Nobody looks anything up here, as far as has been seen.
             return NO_TOKENS
+        lookup = self._lookup.choose().num_steps
         return WindowSizes(model, max(model, lookup), shape.num_steps if shape.num_others else 0)
 
     def observe(self, done: Round) -> None:
         """See `WindowSize`."""
         self._experience.observe(done)
+        shared = self._experience.shared
+        if shared is not None and self._began_with_drafts and done.drafted.fallback_cause in (PREFILL, EMPTY):
+            # Not of one that is opened in mid-request, with the others: that is once, and not what is to be expected.
+            shared.went_without()
         if self._is_lookup_asked_alone and done.drafted.timings is not None:
             self._lookup_gain += _LOOKUP_RATE * (done.num_accepted_tokens - self._lookup_gain)
         if done.num_draft_tokens:
@@ -209,20 +231,26 @@ class _SourceWindowSize:
         self._turn = 0
         """The last one that it chose in with all others."""
         self._num_declined = 0
+        self.has_drafter = True
+        """Whether the draft service has the sequence, as far as it depends on what is chosen here."""
 
     def choose(self) -> WindowShape:
         """For the next round."""
         costs, shared = self._experience.costs, self._experience.shared
         is_alone = costs.num_sequences < _SEVERAL or not costs.are_known(by_lookup=False)
-        if self._by_lookup or shared is None or is_alone:
-            return self._choose_alone()
-        return self._choose_with(shared)
+        is_by_itself = self._by_lookup or shared is None or is_alone
+        shape = self._choose_alone() if is_by_itself or shared is None else self._choose_with(shared)
+        self.has_drafter |= shape.num_steps > 0
+        return shape
 
     def _choose_with(self, shared: SharedWindow) -> WindowShape:
         """As all others, but for draft tokens that this request's text makes worthless."""
         gains = self._experience.gains(self._limit) if self._branches else ()
         shape = shared.choose(self._turn, self._limit, gains)
         self._turn = shared.turn
+        if shared.is_trial and not self.has_drafter:
+            # A model that has to run all of the text first is too late for one turn.
+            shape = NO_WINDOW
         if not self._branches:
             shape = WindowShape(shape.num_steps, 0)
         if shape.num_steps and not shared.is_trial:
@@ -241,7 +269,7 @@ class _SourceWindowSize:
         if num_steps:
             self._num_declined = 0
             return WindowShape(num_steps, shape.num_others)
-        shared.declined()
+        shared.went_without()
         self._num_declined += 1
         if self._num_declined >= self._pause:
             self._num_declined = 0

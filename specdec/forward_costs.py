@@ -94,8 +94,14 @@ class ForwardCosts:
             self._seconds[index] = max(self._seconds[index], self._seconds[nearest])
 
     def _of_rows(self, rows: float) -> float:
-        expected = sum(weight * self._seconds[index] for index, weight in self._weights(rows))
-        return max(expected, self._seconds[-1]) if rows > self._rows[-1] else expected
+        # As `_weights` has it; the choice of K asks this a hundred times a round.
+        points, seconds = self._rows, self._seconds
+        if len(points) == 1 or rows <= points[0]:
+            return seconds[0]
+        upper = min(bisect_left(points, rows), len(points) - 1)
+        low, high = seconds[upper - 1], seconds[upper]
+        expected = low + (rows - points[upper - 1]) / (points[upper] - points[upper - 1]) * (high - low)
+        return max(expected, high) if rows > points[upper] else expected
 
     def _of_sequences(self, sequences: float) -> float:
         return self._each_seconds * max(0.0, sequences - 1.0)

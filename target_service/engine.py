@@ -185,7 +185,13 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._gathering.returned(sequence, arrived)
         span = self._start_span(window.trace_context, sequence, window.round, drafts)
         self._waiting[connection, sequence_id] = PendingRound(
-            sequence, window.round, drafts, span, arrived, max_feature_tokens=window.max_feature_tokens
+            sequence,
+            window.round,
+            drafts,
+            span,
+            arrived,
+            max_feature_tokens=window.max_feature_tokens,
+            without_features=window.without_features,
         )
 
     def _go_on(self, sequence: TargetSequence, now: float) -> bool:

@@ -166,6 +166,8 @@ class PendingRound:
     compute_seconds: float = 0.0
     max_feature_tokens: int = 0
     """Of how many tokens its verdict is to carry features; 0: of those that are run for it."""
+    without_features: bool = False
+    """It is to carry none."""
 
     def features(self) -> bytes:
         """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.
@@ -174,7 +176,7 @@ class PendingRound:
         behind a token whose states are not there because it was run when nobody wanted any.
         """
         sequence, cache = self.sequence, self.cache
-        if not sequence.feature_states or (self.is_open and not self.max_feature_tokens):
+        if not sequence.feature_states or self.without_features or (self.is_open and not self.max_feature_tokens):
             return b""
         wanted = min(self.max_feature_tokens, sequence.max_feature_tokens)
         first = min(len(sequence.token_ids) - 1, max(0, cache.length - wanted))

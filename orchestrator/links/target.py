@@ -49,8 +49,19 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
         opening: Opening,
         token_ids: Sequence[int],
         trace_context: model_pb2.TraceContext | None = None,
+        *,
+        with_features: bool = True,
     ) -> TargetSequence:
         """Start a sequence, or start it again with all its committed tokens under the next epoch.
+
+        Args:
+            sequence_id: names it on every stream.
+            epoch: counts its opens.
+            round_index: of its first token.
+            opening: what stays the same at every open.
+            token_ids: all committed tokens.
+            trace_context: trace to put the work under.
+            with_features: whether the first verdict is to carry those of the opening, if it has any.
 
         Raises:
             LinkLost: the link is not available.
@@ -68,7 +79,7 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
             trace_context=trace_context,
             cache_salt=opening.cache_salt,
             feature_states=opening.feature_states,
-            max_feature_tokens=opening.max_feature_tokens,
+            max_feature_tokens=opening.max_feature_tokens if with_features else 0,
         )
         self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
         return TargetSequence(self, mailbox)
@@ -155,6 +166,7 @@ class TargetSequence:
             distributions=window.distributions,
             trace_context=trace_context,
             max_feature_tokens=window.max_feature_tokens,
+            without_features=window.without_features,
         )
         self.link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
 

@@ -315,6 +315,7 @@ class Window(_message.Message):
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
+    WITHOUT_FEATURES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """As in the open that it continues."""
     round: _builtins.int
@@ -327,6 +328,8 @@ class Window(_message.Message):
     """As in the open: of how many of the last tokens its verdict carries features, for a drafter that lacks them. Fewer are given
     where the target has fewer. 0: of the tokens that were run for this round.
     """
+    without_features: _builtins.bool
+    """Its verdict need carry no features: nobody drafts for the sequence at present."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The draft tokens; node i of the window."""
@@ -355,10 +358,11 @@ class Window(_message.Message):
         distributions: _abc.Iterable[_model_pb2.DraftDistribution] | None = ...,
         trace_context: _model_pb2.TraceContext | None = ...,
         max_feature_tokens: _builtins.int = ...,
+        without_features: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "distributions", b"distributions", "epoch", b"epoch", "max_feature_tokens", b"max_feature_tokens", "parents", b"parents", "round", b"round", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_length", b"base_length", "checksum", b"checksum", "distributions", b"distributions", "epoch", b"epoch", "max_feature_tokens", b"max_feature_tokens", "parents", b"parents", "round", b"round", "token_ids", b"token_ids", "trace_context", b"trace_context", "without_features", b"without_features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,6 +47,8 @@ class _Client:
     size: WindowSize
     ends: contextlib.ExitStack
     tokens_left: int
+    has_drafter: bool
+    """Whether the draft service has read the text so far."""
     count: int = 0
     """Draft tokens of the round in progress; what follows is of that round, too."""
     steps_left: int = 0
@@ -80,6 +82,10 @@ class SimulatedLoad:
     seed: int = 0
     chosen: list[int] = field(default_factory=list)
     """K of all rounds."""
+    num_begun: int = 0
+    """Requests so far."""
+    num_without_drafts: int = 0
+    """Those that the draft service did not read the prompt of when they began."""
     num_tokens: int = 0
     now: float = 0.0
 
@@ -123,11 +129,17 @@ class SimulatedLoad:
         if self.costs is not None:
             ends.enter_context(self.costs.running())
         # Not all at once: prompts take their time.
-        client = _Client(self.new_size(), ends, self._random.randint(self.output_tokens // 2, self.output_tokens))
+        size, num_tokens = self.new_size(), self._random.randint(self.output_tokens // 2, self.output_tokens)
+        client = _Client(size, ends, num_tokens, size.begins_with_drafts())
+        self.num_begun += 1
+        self.num_without_drafts += not client.has_drafter
         self._at(self._random.uniform(0.0, 0.02), functools.partial(self._round, client))
 
     def _round(self, client: _Client) -> None:
         client.count = client.size.choose().model
+        if client.count and not client.has_drafter:
+            # The draft service reads the text; the round does not wait for it.
+            client.count, client.has_drafter = 0, True
         self.chosen.append(client.count)
         client.asked, client.steps_left = self.now, client.count
         client.drafted_from = client.drafted_at = self.now

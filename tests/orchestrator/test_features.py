@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator import completion
+from orchestrator.rounds import Round
+from orchestrator.window_sizes import NO_TOKENS, WindowSizes
 from specdec.telemetry import names
 from specdec.v1 import draft_pb2, target_pb2
 from tests.orchestrator.fakes import FakeDraft, FakeTarget
@@ -157,6 +160,74 @@ async def test_a_drafter_that_came_late_is_left_alone(short_pauses: None) -> Non
         assert "late" in run.counting.by_attribute(names.FALLBACKS)
     assert result.token_ids == plain_continuation(PROMPT, 200)
     assert not [command for command in draft.commands if command.HasField("open")]
+
+
+class Scripted:
+    """Begins without drafts, and wants some from a round on."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.num_chosen = 0
+
+    def begins_with_drafts(self) -> bool:
+        return False
+
+    def choose(self) -> WindowSizes:
+        self.num_chosen += 1
+        return WindowSizes(4, 4) if self.num_chosen > PLAIN_ROUNDS else NO_TOKENS
+
+    def observe(self, done: Round) -> None:
+        pass
+
+
+PLAIN_ROUNDS = 6
+
+
+@pytest.mark.parametrize("pipeline", ["off", "candidates"])
+async def test_who_begins_without_drafts_is_sent_no_features_before_they_are_wanted(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "MeasuredWindowSize", Scripted)
+    target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
+    async with running(target, draft, pipeline=pipeline) as run:
+        result = await run.generate(request(max_new_tokens=100, num_draft_tokens=None))
+    assert result.token_ids == plain_continuation(PROMPT, 100)
+    (opening,) = target.opens
+    # The states are kept all the same, for the drafts to come.
+    assert list(opening.feature_states) == [2, 4]
+    assert opening.max_feature_tokens == 0
+    windows = [command.window for command in target.commands if command.HasField("window")]
+    without = [window.without_features for window in windows]
+    assert without == [True] * PLAIN_ROUNDS + [False] * (len(windows) - PLAIN_ROUNDS)
+    assert windows[PLAIN_ROUNDS].max_feature_tokens == 99
+    opens = [command.open for command in draft.commands if command.HasField("open")]
+    assert [len(each.token_ids) for each in opens] == [len(PROMPT) + 1 + PLAIN_ROUNDS]
+    assert len(commits(draft)) > 4
+    assert all(commit.features == features_at(commit.committed_length) for commit in commits(draft))
+
+
+async def test_a_sequence_that_is_lost_while_no_drafts_are_wanted_is_not_opened_again(
+    short_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ending(Scripted):
+        def begins_with_drafts(self) -> bool:
+            return True
+
+        def choose(self) -> WindowSizes:
+            self.num_chosen += 1
+            return WindowSizes(4, 4) if self.num_chosen < 4 else NO_TOKENS
+
+    monkeypatch.setattr(completion, "MeasuredWindowSize", Ending)
+    target, draft = GivingTarget(), FakeDraft(table_token, **OF_DRAFT)
+    target.delay_seconds = 0.01
+    async with running(target, draft) as run:
+        generating = asyncio.create_task(run.generate(request(max_new_tokens=100, num_draft_tokens=None)))
+        await until(lambda: len(commits(draft)) > 6)
+        draft.break_streams()
+        result = await generating
+    assert result.token_ids == plain_continuation(PROMPT, 100)
+    assert len([command for command in draft.commands if command.HasField("open")]) == 1
+    last = [command.window for command in target.commands if command.HasField("window")][-1]
+    assert last.without_features
 
 
 async def test_a_target_that_is_opened_again_is_asked_again(short_pauses: None) -> None:

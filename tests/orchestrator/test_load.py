@@ -112,6 +112,31 @@ def test_drafts_come_back_when_the_load_falls() -> None:
     assert sum(map(bool, load.chosen)) / len(load.chosen) < 0.3
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "acceptance", "least", "most"),
+    [(16, 0.3, 0.8, 0.9), (16, 0.8, 0.0, 0.0), (4, 0.3, 0.7, 0.9), (2, 0.8, 0.0, 0.0), (1, 0.3, 0.0, 0.0)],
+)
+def test_the_draft_service_reads_few_prompts_where_many_do_without_drafts(
+    num_clients: int, acceptance: float, least: float, most: float
+) -> None:
+    load = chosen(CPU, num_clients, acceptance)
+    load.run(20.0)
+    load.num_begun = load.num_without_drafts = 0
+    load.run(60.0)
+    assert least <= load.num_without_drafts / load.num_begun <= most
+
+
+def test_drafts_that_become_good_are_taken_by_those_that_began_without() -> None:
+    load = chosen(CPU, 16, 0.2)
+    load.run(20.0)
+    assert load.num_without_drafts
+    load.acceptance = 0.9
+    load.run(40.0)
+    load.chosen.clear()
+    load.run(20.0)
+    assert sum(map(bool, load.chosen)) > 0.9 * len(load.chosen)
+
+
 def test_k_does_not_swing_between_none_and_some() -> None:
     for acceptance in (0.3, 0.8):
         load = chosen(CPU, 16, acceptance)

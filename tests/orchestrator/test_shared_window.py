@@ -58,6 +58,18 @@ def test_drafts_that_have_become_good_are_taken_again() -> None:
     assert all(shape.num_steps for shape in shapes[-20:])
 
 
+def test_one_request_of_eight_begins_with_drafts_where_trials_have_shown_that_none_pay() -> None:
+    shared = shared_window()
+    assert shared.begins_with_drafts()
+    turns(shared, 8, is_accepted=False)
+    assert shared.begins_with_drafts(), "nothing was tried again yet"
+    turns(shared, 100, is_accepted=False)
+    begun = [shared.begins_with_drafts() for _ in range(16)]
+    assert begun == [True, *7 * [False], True, *7 * [False]]
+    turns(shared, 600, is_accepted=True)
+    assert all(shared.begins_with_drafts() for _ in range(16))
+
+
 def test_a_row_that_costs_nothing_is_worth_any_token() -> None:
     shared = shared_window()
     assert shared.least_survival(WindowShape(1, 0)) == pytest.approx(0.0, abs=1e-4)

@@ -17,6 +17,9 @@ class Listed:
         self._sizes = list(sizes)
         self.observed: list[Round] = []
 
+    def begins_with_drafts(self) -> bool:
+        return not self._sizes
+
     def choose(self) -> WindowSizes:
         return self._sizes.pop(0)
 
@@ -35,6 +38,12 @@ def test_each_change_is_an_event_of_the_request() -> None:
     (recorded,) = spans.get_finished_spans()
     events = [(event.name, dict(event.attributes or {})) for event in recorded.events]
     assert events == [(names.K_EVENT, {names.ROUND_NUM_DRAFT_TOKENS: count}) for count in (4, 0, 1)]
+
+
+def test_it_begins_as_the_choice_itself() -> None:
+    span = tracing.start_span(names.GENERATE)
+    assert TracedWindowSize(Listed(), span).begins_with_drafts()
+    assert not TracedWindowSize(Listed(WindowSizes(0, 0)), span).begins_with_drafts()
 
 
 def test_what_was_committed_is_told_on() -> None:

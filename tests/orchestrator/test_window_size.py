@@ -3,9 +3,11 @@
 import itertools
 import random
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
+from orchestrator.drafted import EMPTY, PREFILL
 from orchestrator.window_size import FixedWindowSize, MeasuredWindowSize, SharedExperience
 from orchestrator.window_sizes import NO_TOKENS
 from specdec.forward_costs import ForwardCosts
@@ -278,3 +280,40 @@ def test_lookup_that_finds_nothing_is_seldom_asked_where_asking_takes_time() -> 
 def test_among_many_nobody_asks_for_lookup_alone() -> None:
     assert asked_for_lookup(200, 2, 0.0, num_others=3) > 150
     assert asked_for_lookup(200, 2, 0.0, num_others=8) == 0
+
+
+def test_a_request_that_began_without_drafts_leaves_trials_to_others_and_joins_in_when_drafts_pay() -> None:
+    bench = Bench(STEEP, draft_seconds=0.1)
+    shared = bench.experience.shared
+    assert shared is not None
+    with ExitStack() as running:
+        for _ in range(8):
+            running.enter_context(bench.experience.costs.running())
+        for _ in range(3):
+            bench.run(bench.request(), 0.0, 100)
+        requests = [bench.request() for _ in range(8)]
+        begun = [request.begins_with_drafts() for request in requests]
+        assert 1 <= begun.count(True) <= 2
+        tried, other = requests[begun.index(True)], requests[begun.index(False)]
+        assert max(bench.run(tried, 0.0, 400)) == 1
+        assert max(bench.run(other, 0.0, 400)) == 0
+    # Alone, it is as any other.
+    assert max(bench.run(other, 0.95, 400)) > 0
+
+
+@pytest.mark.parametrize("cause", [PREFILL, EMPTY, "lost"])
+def test_rounds_that_wanted_drafts_and_had_none_count_against_drafts_for_all(cause: str) -> None:
+    """A round without them takes as long among others with some; a replica that was lost says nothing of the next."""
+    rates = []
+    for count in (0, 50):
+        bench = Bench(FLAT)
+        shared = bench.experience.shared
+        assert shared is not None
+        size = bench.request()
+        bench.run(size, 0.9, 100)
+        plain = made_round(0, 0, verify_seconds=0.1)
+        for _ in range(count):
+            size.observe(replace(plain, drafted=replace(plain.drafted, fallback_cause=cause)))
+        rates.append(shared.rates(1)[0])
+    assert rates[0] > 0.8
+    assert (rates[1] < 0.7) == (cause != "lost")

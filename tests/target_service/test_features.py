@@ -148,6 +148,22 @@ def test_a_window_gives_those_of_as_many_tokens_as_it_asks_for(asked: int, expec
     assert_features(client, client.commit(event, command), expected)
 
 
+def test_a_window_that_wants_none_gets_none_and_a_later_one_those_of_all_tokens() -> None:
+    client = Client(Target(), PROMPT, SAMPLED, feature_states=BOTH, max_feature_tokens=0)
+    client.open()
+    for _ in range(2):
+        command = client.window_command(right(client, 2))
+        command.window.without_features = True
+        (event,) = client.target.ask(client.connection, command)
+        assert event.verdict.features == b""
+        client.commit(event, command)
+    length = len(client.token_ids)
+    command = client.window_command([])
+    command.window.max_feature_tokens = 1000
+    (event,) = client.target.ask(client.connection, command)
+    assert_features(client, client.commit(event, command), length)
+
+
 def test_nobody_gets_more_than_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_module, "MAX_BYTES", 6 * 128)
     client = Client(Target(), PROMPT, SAMPLED, feature_states=BOTH)
