@@ -121,11 +121,10 @@ class Figures:
             draft_compute_seconds=mean(report.draft.compute_microseconds for report in rounds),
             target_queue_seconds=mean(report.verify.queue_microseconds for report in rounds),
             target_compute_seconds=mean(report.verify.compute_microseconds for report in rounds),
-            network_seconds=mean(map(_network_microseconds, rounds)),
-            waiting_seconds=mean(
-                max(0, each.wall_microseconds - each.draft_wait_microseconds - each.verify_wait_microseconds)
-                for each in rounds
+            network_seconds=mean(
+                draft_network_microseconds(each) + target_network_microseconds(each) for each in rounds
             ),
+            waiting_seconds=mean(map(waiting_microseconds, rounds)),
             draft_rows_per_round=draft_rows / count,
             wasted_drafts_per_round=max(0, draft_rows - accepted) / count,
             target_rows_per_round=target_rows / count,
@@ -133,7 +132,13 @@ class Figures:
 
 
 def cell(
-    place: Place, figures: Figures, costs: Costs, acceptance: Acceptance, *, required: float | None
+    place: Place,
+    figures: Figures,
+    costs: Costs,
+    acceptance: Acceptance,
+    *,
+    required: float | None,
+    num_draft_tokens: int | None = None,
 ) -> dict[str, Any]:
     """As JSON values, with the planner's rate for this place.
 
@@ -143,12 +148,14 @@ def cell(
         costs: what the formula is given.
         acceptance: the same.
         required: tokens a second that must be reached; None: none.
+        num_draft_tokens: K of the formula; None: as at this place, or the best one where it is chosen there.
     """
     pipeline = Pipeline(place.pipeline, figures.hit_rate or 0.0)
-    if place.num_draft_tokens is None:
+    count = place.num_draft_tokens if num_draft_tokens is None else num_draft_tokens
+    if count is None:
         predicted = best_split(costs, acceptance, pipeline, max_draft_tokens=16)
     else:
-        predicted = split_rate(costs, acceptance, place.num_draft_tokens, pipeline)
+        predicted = split_rate(costs, acceptance, count, pipeline)
     measured = figures.measured_tokens_per_second
     return {
         "pipeline": place.pipeline,
@@ -164,9 +171,18 @@ def cell(
     }
 
 
-def _network_microseconds(report: generation_pb2.RoundReport) -> int:
-    """As `orchestrator.rounds.Round.times` has it: what overlapped the work before a wait was not lost."""
-    draft, verify = report.draft, report.verify
-    drafting = report.draft_wait_microseconds - draft.queue_microseconds - draft.compute_microseconds
-    verifying = report.verify_wait_microseconds - verify.queue_microseconds - verify.compute_microseconds
-    return max(0, drafting) + max(0, verifying)
+def draft_network_microseconds(report: generation_pb2.RoundReport) -> int:
+    """As `orchestrator.rounds.Round` has it: what overlapped the work before a wait was not lost."""
+    return max(0, report.draft_wait_microseconds - report.draft.queue_microseconds - report.draft.compute_microseconds)
+
+
+def target_network_microseconds(report: generation_pb2.RoundReport) -> int:
+    """The same."""
+    return max(
+        0, report.verify_wait_microseconds - report.verify.queue_microseconds - report.verify.compute_microseconds
+    )
+
+
+def waiting_microseconds(report: generation_pb2.RoundReport) -> int:
+    """What is left of a round: the orchestrator's own, or its waiting for a turn."""
+    return max(0, report.wall_microseconds - report.draft_wait_microseconds - report.verify_wait_microseconds)

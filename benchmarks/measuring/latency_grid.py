@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,15 @@ from rich.progress import Progress
 
 from benchmarks.deployment.services import DeploymentPlan
 from benchmarks.measuring.latency_bench import LatencyBench, latency_bench
-from benchmarks.measuring.latency_cell import Figures, Generation, Place, cell
+from benchmarks.measuring.latency_cell import (
+    Figures,
+    Generation,
+    Place,
+    cell,
+    draft_network_microseconds,
+    target_network_microseconds,
+    waiting_microseconds,
+)
 from benchmarks.measuring.prompts import Prompt
 from benchmarks.simulation.acceptance_dial import BLOCK_POSITIONS
 from benchmarks.simulation.profile import DeviceModel, DeviceProfile
@@ -26,7 +34,7 @@ from specdec.planning.costs import Costs
 from specdec.planning.one_client import best_split
 from specdec.planning.pass_costs import PassCosts
 from specdec.planning.pipeline import Pipeline, PipelineMode
-from specdec.v1 import generation_pb2, sampling_pb2
+from specdec.v1 import draft_pb2, generation_pb2, sampling_pb2
 
 MAX_DRAFT_TOKENS = 16
 _PROMPT_TOKENS = BLOCK_POSITIONS - 1
@@ -159,12 +167,10 @@ class LatencyGrid:
             return cell(place, figures, costs, Acceptance((place.acceptance,)), required=required)
         figures = Figures.of(generations, 1.0)
         rounds = [report for generation in generations for report in generation.rounds]
-        steps = _median(report.draft.step_microseconds for report in rounds if report.draft.step_microseconds)
-        passes = _median(report.verify.compute_microseconds for report in rounds)
         length = max(1, round(figures.mean_draft_tokens))
         acceptance = Acceptance.from_mean_lengths({length: min(figures.mean_acceptance_length, length + 1)})
-        costs = _costs(steps / 1e6, passes / 1e6, place.rtt_seconds)
-        return cell(place, figures, costs, acceptance, required=None)
+        # With other K its acceptance would be another one, which nobody has measured.
+        return cell(place, figures, measured_costs(rounds), acceptance, required=None, num_draft_tokens=length)
 
     def _request(self, repeat: int, num_draft_tokens: int | None, most: int) -> generation_pb2.GenerateRequest:
         """A prompt that is the same everywhere within a repeat."""
@@ -213,6 +219,30 @@ class LatencyGrid:
         return DeploymentPlan(services, directory, profile=profile, time_scale=pair.time_scale, acceptance=acceptance)
 
 
+def measured_costs(rounds: Sequence[generation_pb2.RoundReport]) -> Costs:
+    """What the parts of these rounds took; means, which is what they add up to.
+
+    Drafting is that of rounds which had to draft, by the token: of windows that lookup found, or that are trees, it is
+    not a step for each. Networks are what services do not account for of the waits for them, so that gRPC and the relay
+    are in them. Of what was hidden there was no wait, so rounds that were under way before they began say nothing of
+    the target's.
+    """
+    drafted = [
+        report for report in rounds if report.num_draft_tokens and report.draft_ahead != draft_pb2.AHEAD_OUTCOME_HIT
+    ]
+    num_tokens = sum(report.num_draft_tokens for report in drafted)
+    drafting = sum(report.draft.compute_microseconds for report in drafted) / max(num_tokens, 1)
+    to_target = _mean(target_network_microseconds(report) for report in rounds if not report.is_candidate)
+    to_drafter = _mean(draft_network_microseconds(report) for report in rounds if report.draft_wait_microseconds)
+    return Costs(
+        draft=PassCosts.constant(drafting / 1e6),
+        verify=PassCosts.constant(_mean(report.verify.compute_microseconds for report in rounds) / 1e6),
+        rtt_seconds=to_target / 1e6,
+        draft_rtt_seconds=to_drafter / 1e6,
+        overhead_seconds=_mean(map(waiting_microseconds, rounds)) / 1e6,
+    )
+
+
 def _costs(draft_seconds: float, verify_seconds: float, rtt_seconds: float) -> Costs:
     """Without overhead: whatever a round takes besides shows as a difference to the formula."""
     return Costs(
@@ -220,6 +250,6 @@ def _costs(draft_seconds: float, verify_seconds: float, rtt_seconds: float) -> C
     )
 
 
-def _median(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float]) -> float:
     found = list(values)
-    return statistics.median(found) if found else 0.0
+    return statistics.fmean(found) if found else 0.0

@@ -2,6 +2,7 @@ import pytest
 
 from benchmarks.deployment.pass_log import Pass
 from benchmarks.measuring.latency_cell import Figures, Generation, Place, cell
+from benchmarks.measuring.latency_grid import measured_costs
 from specdec.planning.acceptance import Acceptance
 from specdec.planning.costs import Costs
 from specdec.planning.pass_costs import PassCosts
@@ -84,3 +85,26 @@ def test_without_drafts_there_is_no_rate_of_acceptance() -> None:
     figures = Figures.of([Generation(1.0, 1, (plain,), (), ())], 1.0)
     assert figures.acceptance_rate is None
     assert figures.hit_rate is None
+
+
+def test_costs_of_a_real_pair_are_those_of_its_rounds() -> None:
+    under_way = report(1, draft_pb2.AHEAD_OUTCOME_MISS, 24_000)
+    under_way.is_candidate = True
+    under_way.verify_wait_microseconds = 0
+    costs = measured_costs([*ROUNDS, under_way])
+    # Three rounds had to draft, 24 ms for 4 tokens each.
+    assert costs.draft.seconds(1) == pytest.approx(0.006)
+    assert costs.verify.seconds(5) == pytest.approx(0.04)
+    assert costs.rtt_seconds == pytest.approx(0.026)
+    assert costs.draft_rtt_seconds == pytest.approx((5 + 29 + 5 + 0 + 5) / 5 / 1e3)
+    assert costs.overhead_seconds == pytest.approx((4 * 2 + 70) / 5 / 1e3)
+
+
+def test_the_formula_takes_the_k_that_was_run() -> None:
+    place = Place("off", 0.0, None, None)
+    costs = Costs(draft=PassCosts.constant(0.01), verify=PassCosts.constant(0.03))
+    figures = Figures.of([GENERATION], 1.0)
+    best = cell(place, figures, costs, Acceptance((0.5,)), required=None)
+    run = cell(place, figures, costs, Acceptance((0.5,)), required=None, num_draft_tokens=4)
+    assert run["predicted_round_seconds"] == pytest.approx(0.07)
+    assert best["predicted_round_seconds"] == pytest.approx(0.04)
