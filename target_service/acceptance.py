@@ -9,7 +9,7 @@ from specdec.sampling.laws import DraftLaw, Draws, TargetLaw
 from specdec.sampling.noise import Stream
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acceptance:
     """Outcome of one window."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import torch
-from opentelemetry.trace import Span
 
 from specdec.engine.connection import Connection
 from specdec.engine.gathering import Gathering
@@ -20,11 +19,12 @@ from specdec.runner.hidden_states import HiddenStates
 from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
-from specdec.telemetry.tracing import end_span, span, start_remote_span
+from specdec.telemetry.tracing import end_span, span
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidate_rounds import CandidateRounds
+from target_service.highest import highest_of_rounds
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, read_window, span_attributes
+from target_service.sequence import PendingRound, TargetSequence, read_window, span_attributes, start_window_span
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -108,10 +108,10 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
 
     def _carry_out(self, connection: TargetConnection, command: target_pb2.TargetCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
-        if kind == "open":
-            self._open(connection, command.sequence_id, command.open, arrived)
-        elif kind == "window":
+        if kind == "window":
             self._window(connection, command.sequence_id, command.window, arrived)
+        elif kind == "open":
+            self._open(connection, command.sequence_id, command.open, arrived)
         elif kind == "candidates":
             message = command.candidates
             sequence = self._find(connection, command.sequence_id, message.epoch)
@@ -144,7 +144,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             self._hidden_states.watch(sequence.feature_states)
         self._memory.join(sequence.cache, sequence.max_length + self._info.max_num_draft_tokens)
         self._keep(connection, sequence_id, sequence)
-        span = self._start_span(command.trace_context, sequence, command.round, DraftWindow([]))
+        span = start_window_span(command.trace_context, sequence, command.round, DraftWindow([]))
         self._waiting[connection, sequence_id] = PendingRound(
             sequence,
             command.round,
@@ -183,7 +183,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
         drafts = sequence.fit_window(drafts)
         self._gathering.returned(sequence, arrived)
-        span = self._start_span(window.trace_context, sequence, window.round, drafts)
+        span = start_window_span(window.trace_context, sequence, window.round, drafts)
         self._waiting[connection, sequence_id] = PendingRound(
             sequence,
             window.round,
@@ -200,25 +200,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         if chosen is None:
             return False
         round_index, window, number, context = chosen
-        span = self._start_span(context, sequence, round_index, window)
+        span = start_window_span(context, sequence, round_index, window)
         self._waiting[sequence.connection, sequence.sequence_id] = PendingRound(
             sequence, round_index, window, span, now, candidate=number
         )
         return True
-
-    def _start_span(
-        self, context: model_pb2.TraceContext, sequence: TargetSequence, round_index: int, window: DraftWindow
-    ) -> Span:
-        return start_remote_span(
-            names.TARGET_WINDOW,
-            context,
-            {
-                names.ROUND_INDEX: round_index,
-                names.ROUND_BASE_LENGTH: len(sequence.token_ids),
-                names.ROUND_NUM_DRAFT_TOKENS: len(window.token_ids),
-                names.SEQUENCE_EPOCH: sequence.epoch,
-            },
-        )
 
     def _forget(self, connection: TargetConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
         sequence = self._sequences.get(connection, {}).get(sequence_id)
@@ -274,29 +260,32 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
-        verdicts = []
-        for share, rows in zip(shares, logits, strict=True):
-            if share.pending.is_open or not share.finishes:
-                share.pending.cache.publish(share.pending.token_ids, with_tail=share.pending.is_open)
-            if share.finishes:
+        judged = []
+        highest = highest_of_rounds([share.pending for share in shares if share.finishes], logits)
+        for (pending, _, finishes), rows in zip(shares, logits, strict=True):
+            if pending.is_open or not finishes:
+                pending.cache.publish(pending.token_ids, with_tail=pending.is_open)
+            if finishes:
+                of_rows = next(highest)
                 try:
-                    verdicts.append((share.pending, self._judge(share.pending, rows)))
+                    judged.append((pending, *self._judge(pending, rows, of_rows)))
                 except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
                     refusal = refusal_of(error, "the window could not be judged")
                     if isinstance(refusal, DataLossError):
                         # No numbers: nobody must start from what led there.
-                        share.pending.cache.withdraw()
-                    self._fail_round(share.pending, refusal)
+                        pending.cache.withdraw()
+                    self._fail_round(pending, refusal)
         elapsed = time.perf_counter() - started
         for pending, *_ in shares:
             pending.compute_seconds += elapsed
-        for pending, verdict in verdicts:
+        num_sequences, num_rows = len(shares), pass_rows.total
+        for pending, event, verdict in judged:
             timings = verdict.timings
             timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
             timings.compute_microseconds = round(pending.compute_seconds * 1e6)
-            timings.batch_sequences = len(shares)
-            timings.batch_rows = pass_rows.total
-            self._answer(pending, verdict)
+            timings.batch_sequences = num_sequences
+            timings.batch_rows = num_rows
+            self._answer(pending, event, verdict)
 
     def _split(self, duration: float, num_rows: int, num_sequences: int) -> tuple[float, float]:
         """What a pass would have taken with nothing in it, and what each sequence added, in seconds."""
@@ -306,34 +295,41 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         fixed = min(duration, self._costs.empty_seconds(num_rows))
         return fixed, (duration - fixed) / num_sequences
 
-    def _judge(self, pending: PendingRound, logits: torch.Tensor) -> target_pb2.Verdict:
-        """Decide a window by its logits, (draft tokens + 1, vocab_size), and commit the outcome."""
+    def _judge(
+        self, pending: PendingRound, logits: torch.Tensor, highest: list[tuple[int, float]] | None
+    ) -> tuple[target_pb2.TargetEvent, target_pb2.Verdict]:
+        """Decide a window by its logits, (draft tokens + 1, vocab_size), or by the `highest`, and commit the outcome.
+
+        Returns:
+            The answer, but for its timings, and the verdict in it.
+        """
         sequence, window = pending.sequence, pending.window
-        verdict = sequence.judge.decide(sequence.token_ids, window, logits)
-        sequence.cache.keep_rows(len(sequence.token_ids), list(verdict.accepted_nodes))
-        verdict.features = pending.features()
-        sequence.commit([*(window.token_ids[node] for node in verdict.accepted_nodes), verdict.next_token_id])
+        event = target_pb2.TargetEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round)
+        # Written in place: messages that are put into others are copied.
+        verdict = event.opened.first if pending.is_open else event.verdict
+        sequence.judge.decide(sequence.token_ids, window, logits, highest, verdict)
+        accepted_nodes = list(verdict.accepted_nodes)
+        sequence.cache.keep_rows(verdict.base_length, accepted_nodes)
+        if sequence.feature_states:
+            verdict.features = pending.features()
+        sequence.commit([*[window.token_ids[node] for node in accepted_nodes], verdict.next_token_id])
         sequence.cache.publish(sequence.token_ids)
-        return verdict
+        return event, verdict
 
     def _fail_round(self, pending: PendingRound, refusal: Refusal) -> None:
         sequence = pending.sequence
         self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, pending.round, refusal)
 
-    def _answer(self, pending: PendingRound, verdict: target_pb2.Verdict) -> None:
+    def _answer(self, pending: PendingRound, event: target_pb2.TargetEvent, verdict: target_pb2.Verdict) -> None:
         sequence = pending.sequence
-        event = target_pb2.TargetEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round)
         if pending.is_open:
             event.opened.num_cached_tokens = sequence.cache.num_adopted
-            event.opened.first.CopyFrom(verdict)
             self._metrics.prefix(num_tokens=verdict.base_length, num_hit_tokens=sequence.cache.num_adopted)
-        else:
-            event.verdict.CopyFrom(verdict)
         if pending.candidate is None:
             # Whoever asks for a round has the answer to the one before.
             sequence.events.clear()
         else:
-            event.verdict.candidate = pending.candidate
+            verdict.candidate = pending.candidate
         sequence.events.append(event)
         sequence.answered = time.perf_counter()
         self._leases.renew((sequence.connection, sequence.sequence_id))

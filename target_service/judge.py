@@ -10,13 +10,14 @@ import torch
 from specdec.errors import DataLossError
 from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
+from specdec.sampling.noise import first_highest_of_rows
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
 from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_rejection
 from target_service.logprobs import token_logprobs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DraftWindow:
     """The draft tokens of one round."""
 
@@ -47,36 +48,47 @@ class Judge:
         self._params = params
         self._rule = rule
         self._chooser = TokenChooser(params, prompt_length, device)
+        self.is_plain = rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self._chooser.is_plain
+        """Whether the highest logit of each row is all that decides."""
 
-    def decide(self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> target_pb2.Verdict:
+    def decide(
+        self,
+        committed: Sequence[int],
+        window: DraftWindow,
+        logits: torch.Tensor,
+        highest: Sequence[tuple[int, float]] | None = None,
+        verdict: target_pb2.Verdict | None = None,
+    ) -> target_pb2.Verdict:
         """The verdict, without timings.
 
         Args:
             committed: committed tokens that the window stands on.
             window: what to judge.
             logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
+            highest: `first_highest_of_rows` of them, if somebody has looked already; read only if this `is_plain`.
+            verdict: an empty one to write into; None: a new one.
 
         Raises:
             InvalidArgumentError: the request's rules leave no token.
             DataLossError: the model computed no numbers.
         """
         try:
-            outcome = self._accept(committed, window, logits)
+            outcome = self._accept(committed, window, logits, highest)
         except FloatingPointError as error:
             raise DataLossError(f"{error}; the target needs another dtype, or intact weights") from error
-        path = [window.token_ids[node] for node in outcome.accepted_nodes]
-        verdict = target_pb2.Verdict(
-            base_length=len(committed),
-            num_judged_tokens=len(window.token_ids),
-            accepted_nodes=outcome.accepted_nodes,
-            next_token_id=outcome.next_token_id,
-            next_token_kind=(
-                target_pb2.NEXT_TOKEN_KIND_BONUS if outcome.is_bonus else target_pb2.NEXT_TOKEN_KIND_RECOVERED
-            ),
-            committed_length=len(committed) + len(path) + 1,
+        accepted_nodes, base_length = outcome.accepted_nodes, len(committed)
+        verdict = target_pb2.Verdict() if verdict is None else verdict
+        verdict.base_length = base_length
+        verdict.num_judged_tokens = len(window.token_ids)
+        verdict.accepted_nodes.extend(accepted_nodes)
+        verdict.next_token_id = outcome.next_token_id
+        verdict.next_token_kind = (
+            target_pb2.NEXT_TOKEN_KIND_BONUS if outcome.is_bonus else target_pb2.NEXT_TOKEN_KIND_RECOVERED
         )
+        verdict.committed_length = base_length + len(accepted_nodes) + 1
         if self._params.num_logprobs is not None:
-            nodes = [-1, *outcome.accepted_nodes]
+            path = [window.token_ids[node] for node in accepted_nodes]
+            nodes = [-1, *accepted_nodes]
             for depth, token in enumerate([*path, outcome.next_token_id]):
                 row = logits[nodes[depth] + 1]
                 processed = None
@@ -85,7 +97,17 @@ class Judge:
                 verdict.logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs))
         return verdict
 
-    def _accept(self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> Acceptance:
+    def _accept(
+        self,
+        committed: Sequence[int],
+        window: DraftWindow,
+        logits: torch.Tensor,
+        highest: Sequence[tuple[int, float]] | None,
+    ) -> Acceptance:
+        if self.is_plain:
+            rows = first_highest_of_rows(logits) if highest is None else highest
+            plainly = self._chooser.choose_plainly
+            return accept_coupled(window.token_ids, window.parents, lambda node, path: plainly(rows[node + 1]))
         if self._rule == model_pb2.ACCEPTANCE_RULE_COUPLED:
             return accept_coupled(
                 window.token_ids,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from opentelemetry.trace import Span
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from specdec.checksum import prefix_checksum
 from specdec.engine.connection import Connection
@@ -21,7 +21,7 @@ from specdec.runner.pool import KVPool
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
-from specdec.telemetry.tracing import AttributeValue, timing_attributes
+from specdec.telemetry.tracing import AttributeValue, start_remote_span, timing_attributes
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidates import CandidateWindows
 from target_service.judge import DraftWindow, Judge
@@ -168,6 +168,19 @@ class PendingRound:
     """Of how many tokens its verdict is to carry features; 0: of those that are run for it."""
     without_features: bool = False
     """It is to carry none."""
+    cache: SequenceCache = field(init=False)
+    """Of the sequence. A pass asks for it, and for what follows, many times a round; so they are no properties."""
+    token_ids: list[int] = field(init=False)
+    """Committed tokens."""
+    max_length: int = field(init=False)
+    """Tokens that the sequence may come to."""
+    num_window_rows: int = field(init=False)
+    """Draft tokens to verify."""
+
+    def __post_init__(self) -> None:
+        sequence = self.sequence
+        self.cache, self.token_ids, self.max_length = sequence.cache, sequence.token_ids, sequence.max_length
+        self.num_window_rows = len(self.window.token_ids)
 
     def features(self) -> bytes:
         """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.
@@ -187,34 +200,14 @@ class PendingRound:
         return wire
 
     @property
-    def cache(self) -> SequenceCache:
-        """Of the sequence."""
-        return self.sequence.cache
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Committed tokens."""
-        return self.sequence.token_ids
-
-    @property
-    def max_length(self) -> int:
-        """Tokens that the sequence may come to."""
-        return self.sequence.max_length
-
-    @property
     def num_uncached_tokens(self) -> int:
         """Committed tokens without keys and values: one in a running sequence, all of them at first."""
-        return len(self.sequence.token_ids) - self.sequence.cache.length
+        return len(self.token_ids) - self.cache.length
 
     @property
     def is_prefill(self) -> bool:
         """Whether it is more than one: the sequence is new, or lost its cache."""
-        return self.num_uncached_tokens > 1
-
-    @property
-    def num_window_rows(self) -> int:
-        """Draft tokens to verify."""
-        return len(self.window.token_ids)
+        return len(self.token_ids) - self.cache.length > 1
 
 
 def check_feature_states(numbers: Sequence[int], info: model_pb2.ModelInfo) -> None:
@@ -280,6 +273,21 @@ def read_window(
 def verdict_of(event: target_pb2.TargetEvent) -> target_pb2.Verdict:
     """Of a round, or of an open."""
     return event.opened.first if event.HasField("opened") else event.verdict
+
+
+def start_window_span(
+    context: model_pb2.TraceContext, sequence: TargetSequence, round_index: int, window: DraftWindow
+) -> Span:
+    """The span of a round, under the trace that came with its command, if any."""
+    if not context.traceparent:
+        return INVALID_SPAN
+    attributes = {
+        names.ROUND_INDEX: round_index,
+        names.ROUND_BASE_LENGTH: len(sequence.token_ids),
+        names.ROUND_NUM_DRAFT_TOKENS: len(window.token_ids),
+        names.SEQUENCE_EPOCH: sequence.epoch,
+    }
+    return start_remote_span(names.TARGET_WINDOW, context, attributes)
 
 
 def span_attributes(verdict: target_pb2.Verdict, num_cached_tokens: int) -> dict[str, AttributeValue]:

@@ -116,7 +116,8 @@ class CacheMemory:
         Left out are sequences that wait for admission, and prefills whose next block another one is about to compute:
         they take it over when it is there.
         """
-        admitted = [pending for pending in waiting if pending.cache in self._leases]
+        leases = self._leases
+        admitted = [pending for pending in waiting if pending.cache in leases]
         to_prefill = [pending for pending in admitted if pending.is_prefill]
         if not to_prefill:
             return admitted

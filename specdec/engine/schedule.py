@@ -71,20 +71,28 @@ def plan_pass(
             takes its window along even if that is more.
         prefill_first: the first prefill comes before all running sequences: it was passed over.
     """
+    prefill_room = max_rows if prefill_rows is None else prefill_rows
+    return _plan(*_by_kind(waiting), max_rows, prefill_room, prefill_first=prefill_first)
+
+
+def _by_kind(waiting: Iterable[PendingT]) -> tuple[list[PendingT], list[PendingT]]:
+    """Running sequences, and prefills."""
     running: list[PendingT] = []
     prefills: list[PendingT] = []
     for pending in waiting:
         (prefills if pending.is_prefill else running).append(pending)
-    num_first = 1 if prefill_first else 0
-    order = (
-        *((pending, True) for pending in prefills[:num_first]),
-        *((pending, False) for pending in running),
-        *((pending, True) for pending in prefills[num_first:]),
-    )
+    return running, prefills
+
+
+def _plan(
+    running: list[PendingT], prefills: list[PendingT], room: int, prefill_room: int, *, prefill_first: bool
+) -> list[Share[PendingT]]:
+    """As `plan_pass`."""
+    num_first = min(len(prefills), 1 if prefill_first else 0)
+    num_running = len(running)
     shares: list[Share[PendingT]] = []
-    room = max_rows
-    prefill_room = max_rows if prefill_rows is None else prefill_rows
-    for pending, is_prefill in order:
+    for number, pending in enumerate((*prefills[:num_first], *running, *prefills[num_first:])):
+        is_prefill = not num_first <= number < num_first + num_running
         most = room
         if is_prefill:
             most = min(room, max(prefill_room, 1 + pending.num_window_rows)) if prefill_room > 0 else 0
@@ -125,12 +133,12 @@ class Scheduler:
             waiting: rounds without an answer, the longest waiting of each kind first.
             is_anybody_running: whether sequences that are not among them are about to come back with a round.
         """
-        first = next((pending for pending in waiting if pending.is_prefill), None)
-        if first is None:
-            return plan_pass(waiting, self._max_rows)
-        is_paced = is_anybody_running or not all(pending.is_prefill for pending in waiting)
-        most = self._pace.rows() if is_paced else self._max_rows
-        shares = plan_pass(waiting, self._max_rows, most, prefill_first=self._is_prefill_overdue)
+        running, prefills = _by_kind(waiting)
+        if not prefills:
+            return _plan(running, prefills, self._max_rows, self._max_rows, prefill_first=False)
+        first = prefills[0]
+        most = self._pace.rows() if is_anybody_running or running else self._max_rows
+        shares = _plan(running, prefills, self._max_rows, most, prefill_first=self._is_prefill_overdue)
         num_prefill_rows = PassRows.of(shares).prefill
         due = min(first.num_uncached_tokens + first.num_window_rows, most)
         self._is_prefill_overdue = num_prefill_rows < max(due // 2, 1)

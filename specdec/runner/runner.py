@@ -31,6 +31,21 @@ class Work:
     """Of those rows, once they are run; (num_features, states, hidden_size), bfloat16, on the model's device."""
 
 
+class PassLogits(list[torch.Tensor]):
+    """The logits of a pass, for each piece of work.
+
+    Args:
+        rows: of all of them, (logits, vocab_size).
+        counts: how many rows are of each.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: torch.Tensor, counts: list[int]) -> None:
+        super().__init__(torch.split(rows, counts))
+        self.rows = rows
+
+
 class ModelRunner:
     """Runs a causal language model over ragged batches.
 
@@ -103,7 +118,7 @@ class ModelRunner:
                 for number, states in self._hidden_states.all().items():
                     ragged_batch.write_states(number, states)
             _give_features(batch, self._hidden_states)
-        return list(logits.split([work.num_logits for work in batch]))
+        return PassLogits(logits, [work.num_logits for work in batch])
 
     def _inputs(self, token_ids: torch.Tensor, batch: Sequence[Work]) -> dict[str, torch.Tensor]:
         """What the model reads of the rows of a batch; `token_ids` is (1, rows)."""

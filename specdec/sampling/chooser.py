@@ -13,6 +13,7 @@ from specdec.sampling.processors import LogitsRules
 
 _NUM_CONSIDERED = 64
 """Most probable tokens that candidates are looked for among."""
+_NO_NUMBERS = "the model's logits are not finite numbers"
 
 
 class TokenChooser:
@@ -32,6 +33,8 @@ class TokenChooser:
         self._rules = LogitsRules(params, prompt_length, device)
         self._seed = params.seed
         self._is_greedy = params.is_greedy
+        self.is_plain = params.is_greedy and self._rules.is_empty
+        """Whether the highest logit decides, whatever came before: then many positions can be looked at in one go."""
 
     def process(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> torch.Tensor:
         """The logits after the request's rules, as `LogitsRules.apply` gives them."""
@@ -43,10 +46,10 @@ class TokenChooser:
         processed = self._rules.apply(logits, history)
         favourite, highest = first_highest(processed)
         if math.isnan(highest) or highest == math.inf:
-            raise FloatingPointError("the model's logits are not finite numbers")
+            raise FloatingPointError(_NO_NUMBERS)
         if highest == -math.inf:
             if not bool(torch.isfinite(logits).any()):
-                raise FloatingPointError("the model's logits are not finite numbers")
+                raise FloatingPointError(_NO_NUMBERS)
             raise InvalidArgumentError("the sampling rules exclude every token at some position; relax them")
         return processed, favourite
 
@@ -60,6 +63,13 @@ class TokenChooser:
         if self._is_greedy:
             return favourite
         return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
+
+    def choose_plainly(self, favourite: tuple[int, float]) -> int:
+        """As `choose`, if `is_plain`, of the token with the highest logit and that logit."""
+        token, highest = favourite
+        if not math.isfinite(highest):
+            raise FloatingPointError(_NO_NUMBERS)
+        return token
 
     def candidates(
         self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int], count: int

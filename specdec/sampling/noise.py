@@ -125,6 +125,18 @@ def first_highest(numbers: torch.Tensor) -> tuple[int, float]:
     return index, float(array[index])
 
 
+def first_highest_of_rows(rows: torch.Tensor) -> list[tuple[int, float]]:
+    """`first_highest` of each row of some float32 numbers, (rows, any); a device is asked once for all of them."""
+    if rows.device.type == "cpu":
+        array = rows.numpy()
+        return [(index, array.item(row, index)) for row, index in enumerate(array.argmax(-1).tolist())]
+    index = rows.argmax(-1)
+    highest = rows.gather(1, index[:, None])[:, 0]
+    # In one tensor for one way to the host, and as integers: float32 would round large indices.
+    indices, bits = torch.stack([index, highest.view(torch.int32).long()]).cpu()
+    return list(zip(indices.tolist(), bits.int().view(torch.float32).tolist(), strict=True))
+
+
 def _noise_bits(key: int, token_ids: torch.Tensor) -> torch.Tensor:
     """32 random bits of each token, as int64."""
     return _shift_right(_mix64(token_ids * _signed(_GAMMA) + _signed((key + _GAMMA) & _MASK)), 32)

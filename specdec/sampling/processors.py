@@ -122,6 +122,8 @@ class LogitsRules:
         self.reads_history = bool(history_rules)
         """Whether the law of a position depends on the tokens before it other than through the model."""
         self._rules = LogitsProcessorList([*history_rules, *rules])
+        self.is_empty = not self._rules
+        """Whether logits stay as the model gave them."""
         self._device = device
         self._no_history = torch.zeros((1, 0), dtype=torch.long, device=device)
 
@@ -136,7 +138,7 @@ class LogitsRules:
         Returns:
             (vocab_size,), float32; -inf for excluded tokens. The law is their softmax.
         """
-        if not self._rules:
+        if self.is_empty:
             return logits
         input_ids = torch.tensor([list(history)], device=self._device) if self.reads_history else self._no_history
         return self._rules(input_ids, logits[None])[0]  # type: ignore[arg-type]

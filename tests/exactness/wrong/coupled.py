@@ -87,9 +87,11 @@ def noise_by_k(patch: pytest.MonkeyPatch) -> None:
     """The noise depends on the size of the window. The law is right; the text is no function of the seed."""
     decide = Judge.decide
 
-    def seeded(self: Judge, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> target_pb2.Verdict:
+    def seeded(
+        self: Judge, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor, *given: Any
+    ) -> target_pb2.Verdict:
         self._chooser._seed = self._params.seed + 1000 * len(window.token_ids)
-        return decide(self, committed, window, logits)
+        return decide(self, committed, window, logits, *given)
 
     patch.setattr(Judge, "decide", seeded)
 

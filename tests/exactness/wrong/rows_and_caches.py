@@ -25,7 +25,9 @@ def logits_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Judge,
         "decide",
-        lambda self, committed, window, logits: decide(self, committed, window, torch.cat([logits[1:], logits[-1:]])),
+        lambda self, committed, window, logits, _, verdict: decide(
+            self, committed, window, torch.cat([logits[1:], logits[-1:]]), None, verdict
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from specdec.sampling.noise import (
     MAX_GUMBEL,
     Stream,
     first_highest,
+    first_highest_of_rows,
     gumbel,
     gumbel_argmax,
     gumbel_reference,
@@ -169,3 +170,13 @@ def test_the_first_of_the_highest_is_found(numbers: list[float], expected: int) 
     index, value = first_highest(row)
     assert index == expected
     assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
+    ((_, zero), (index, value)) = first_highest_of_rows(torch.tensor([[0.0] * len(numbers), numbers]))
+    assert (zero, index) == (0.0, expected)
+    assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
+
+
+def test_the_highest_of_many_rows_are_those_of_each() -> None:
+    # Rows of a padded vocabulary do not lie side by side.
+    rows = torch.randn(7, 4_000, generator=torch.Generator().manual_seed(5))[:, :3_000]
+    assert first_highest_of_rows(rows) == [first_highest(row) for row in rows]
+    assert first_highest_of_rows(rows[:0]) == []

@@ -1,0 +1,34 @@
+"""The tokens with the highest logits, of a whole forward pass in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from specdec.runner.runner import PassLogits
+from specdec.sampling.noise import first_highest_of_rows
+from target_service.sequence import PendingRound
+
+
+def highest_of_rounds(
+    rounds: Sequence[PendingRound], logits: Sequence[torch.Tensor]
+) -> Iterator[list[tuple[int, float]] | None]:
+    """What `Judge.decide` takes as `highest` of each round that ends with a pass.
+
+    One look at all rows costs little more than one at a single row; on a GPU, where each is a way to the host and back,
+    no more at all. If something else than that decides a round of the pass, each round is looked at by itself.
+
+    Args:
+        rounds: those that end, in the order of their logits.
+        logits: of the pass, as `ModelRunner.forward` gives them.
+    """
+    if not isinstance(logits, PassLogits) or not all(pending.sequence.judge.is_plain for pending in rounds):
+        yield from [None] * len(rounds)
+        return
+    found = first_highest_of_rows(logits.rows)
+    start = 0
+    for pending in rounds:
+        end = start + pending.num_window_rows + 1
+        yield found[start:end]
+        start = end

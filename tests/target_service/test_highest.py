@@ -1,0 +1,60 @@
+"""Which look at the logits of a pass decides its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from specdec.sampling.noise import first_highest_of_rows
+from specdec.sampling.params import SamplingParams
+from target_service import highest, judge
+from tests.plain_decoding import GREEDY, SAMPLED, plain_text
+from tests.target_service.driving import Client, Target
+
+LENGTH = 20
+BIASED = SamplingParams(temperature=0.0, logit_bias={7: 3})
+
+
+@pytest.mark.parametrize(
+    ("params", "of_passes", "of_windows"),
+    [
+        # One look for both sequences; one for each that has no rules; and none where rules or noise decide.
+        ((GREEDY, GREEDY), [6], []),
+        ((GREEDY, SAMPLED), [], [3]),
+        ((BIASED, GREEDY), [], [3]),
+        ((SAMPLED, BIASED), [], []),
+    ],
+)
+def test_rows_are_looked_at_together_where_the_highest_logit_decides(
+    monkeypatch: pytest.MonkeyPatch, params: tuple[SamplingParams, ...], of_passes: list[int], of_windows: list[int]
+) -> None:
+    target = Target()
+    clients = [Client(target, [5, 9, 200], each, max_length=LENGTH) for each in params]
+    for client in clients:
+        client.open()
+    seen: dict[str, list[int]] = {"passes": [], "windows": []}
+
+    def counting(where: str) -> Callable[[torch.Tensor], list[tuple[int, float]]]:
+        def count(rows: torch.Tensor) -> list[tuple[int, float]]:
+            seen[where].append(len(rows))
+            return look(rows)
+
+        return count
+
+    look = first_highest_of_rows
+    monkeypatch.setattr(highest, "first_highest_of_rows", counting("passes"))
+    monkeypatch.setattr(judge, "first_highest_of_rows", counting("windows"))
+    commands = [client.window_command([3, 4]) for client in clients]
+    for client, command in zip(clients, commands, strict=True):
+        target.tell(client.connection, command)
+    target.work()
+    for client, command in zip(clients, commands, strict=True):
+        (event,) = client.connection.take()
+        client.commit(event, command)
+    assert seen == {"passes": of_passes, "windows": of_windows}
+    for client, each in zip(clients, params, strict=True):
+        while len(client.token_ids) < LENGTH:
+            client.verify([5, 6, 7])
+        assert client.token_ids == plain_text(target.model, [5, 9, 200], each, LENGTH)
