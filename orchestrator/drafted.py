@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.window import EMPTY_WINDOW, Window
 from specdec.v1 import draft_pb2, model_pb2
@@ -25,8 +25,15 @@ class Drafted:
     catches_up: bool = False
     """Whether its model had more tokens to run first than a round leaves behind, such as the prompt."""
 
+    def without_features(self) -> Drafted:
+        """The same, and the verdict need carry no features."""
+        if self is NOTHING_DRAFTED:
+            return _NOTHING_WANTED
+        return replace(self, window=replace(self.window, without_features=True))
+
 
 NOTHING_DRAFTED = Drafted(EMPTY_WINDOW)
+_NOTHING_WANTED = Drafted(replace(EMPTY_WINDOW, without_features=True))
 EMPTY = "empty"
 """Fallback cause of a proposal without tokens: the draft service had no guess, or no room in its context."""
 PREFILL = "prefill"

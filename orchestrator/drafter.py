@@ -181,7 +181,7 @@ class Drafter:
         drafted = await self._drafted()
         if self._sequence is None and self._opening.feature_states:
             # Whoever drafts next asks for those of all tokens.
-            return replace(drafted, window=replace(drafted.window, without_features=True))
+            return drafted.without_features()
         if self._sequence is not None and self._lacks_features:
             wanted = replace(drafted.window, max_feature_tokens=self._opening.max_feature_tokens)
             return replace(drafted, window=wanted)
