@@ -9,6 +9,8 @@ import torch
 from specdec.errors import InvalidArgumentError
 from specdec.features import feature_bytes
 
+_EXPONENT = 0x7F80
+
 
 class FeatureLog:
     """Features by the position of their token. There may be gaps: a target does not run what it has in its cache.
@@ -41,7 +43,8 @@ class FeatureLog:
         if not data:
             return torch.empty((0, *self._shape), dtype=torch.bfloat16)
         features = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).view(-1, *self._shape)
-        if not bool(torch.isfinite(features).all()):
+        # By NumPy, in a tenth of the time: of what is not finite all bits of the exponent are set.
+        if bool(((features.view(torch.int16).numpy() & _EXPONENT) == _EXPONENT).any()):
             raise InvalidArgumentError("features are not all finite numbers")
         return features
 
@@ -59,6 +62,16 @@ class FeatureLog:
         self._num_tokens += len(features)
         while self._num_tokens > self._max_tokens and len(self._parts) > 1:
             self._num_tokens -= len(self._parts.popleft()[1])
+
+    def has_all(self, first: int, num_rows: int) -> bool:
+        """Whether there are features of all these positions; they are counted as `at` does."""
+        missing = set(range(first, first + num_rows))
+        for start, part in reversed(self._parts):
+            end = start + len(part)
+            if not missing or end <= first:
+                break
+            missing.difference_update(range(start, end))
+        return not missing
 
     def at(self, first: int, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of some positions.

@@ -87,7 +87,7 @@ class RowStates:
         """
         num_guessed = num_accepted + 1
         first = num_committed - 1 - num_guessed
-        has_all = bool(self._log.at(first, num_guessed)[1].all())
+        has_all = self._log.has_all(first, num_guessed)
         self.is_whole = self.is_whole and (has_all or self._cache.length <= first)
         if self._first < first:
             del self._read[: first - self._first]

@@ -27,6 +27,7 @@ def assert_at(found: FeatureLog, first: int, expected: list[int | None]) -> None
     blank = torch.zeros((1, *SHAPE), dtype=torch.bfloat16)
     assert torch.equal(features, torch.cat([blank if each is None else of_positions(each) for each in expected]))
     assert is_known.tolist() == [each is not None for each in expected]
+    assert found.has_all(first, len(expected)) == (None not in expected)
 
 
 def test_they_are_found_at_their_positions() -> None:
@@ -79,6 +80,12 @@ def test_the_wire_is_little_endian_bfloat16() -> None:
     assert torch.equal(log().read(data), features)
     assert log().read(b"").shape == (0, *SHAPE)
     assert len(log(3).read(data)) == 3
+
+
+def test_the_largest_numbers_of_both_signs_are_taken() -> None:
+    largest = torch.finfo(torch.bfloat16).max
+    features = torch.tensor([largest, -largest, 0.0, -0.0, 1.0, -1.0], dtype=torch.bfloat16).view(1, *SHAPE)
+    assert torch.equal(log().read(features.view(torch.int16).numpy().tobytes()), features)
 
 
 @pytest.mark.parametrize("num_bytes", [1, TOKEN_BYTES - 1, TOKEN_BYTES + 1, 4 * TOKEN_BYTES])
