@@ -130,6 +130,11 @@ def first_highest_of_rows(rows: torch.Tensor) -> list[tuple[int, float]]:
     if rows.device.type == "cpu":
         array = rows.numpy()
         return [(index, array.item(row, index)) for row, index in enumerate(array.argmax(-1).tolist())]
+    return first_highest_on_device(rows)
+
+
+def first_highest_on_device(rows: torch.Tensor) -> list[tuple[int, float]]:
+    """As `first_highest_of_rows`, found where they are; one way to the host."""
     index = rows.argmax(-1)
     highest = rows.gather(1, index[:, None])[:, 0]
     # In one tensor for one way to the host, and as integers: float32 would round large indices.

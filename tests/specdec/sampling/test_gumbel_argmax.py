@@ -14,6 +14,7 @@ from specdec.sampling.noise import (
     Stream,
     first_highest,
     first_highest_of_rows,
+    first_highest_on_device,
     gumbel,
     gumbel_argmax,
     gumbel_reference,
@@ -170,13 +171,15 @@ def test_the_first_of_the_highest_is_found(numbers: list[float], expected: int) 
     index, value = first_highest(row)
     assert index == expected
     assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
-    ((_, zero), (index, value)) = first_highest_of_rows(torch.tensor([[0.0] * len(numbers), numbers]))
-    assert (zero, index) == (0.0, expected)
-    assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
+    for look in (first_highest_of_rows, first_highest_on_device):
+        ((_, zero), (index, value)) = look(torch.tensor([[0.0] * len(numbers), numbers]))
+        assert (zero, index) == (0.0, expected)
+        assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
 
 
 def test_the_highest_of_many_rows_are_those_of_each() -> None:
     # Rows of a padded vocabulary do not lie side by side.
     rows = torch.randn(7, 4_000, generator=torch.Generator().manual_seed(5))[:, :3_000]
-    assert first_highest_of_rows(rows) == [first_highest(row) for row in rows]
-    assert first_highest_of_rows(rows[:0]) == []
+    for look in (first_highest_of_rows, first_highest_on_device):
+        assert look(rows) == [first_highest(row) for row in rows]
+        assert look(rows[:0]) == []
