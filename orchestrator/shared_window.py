@@ -13,10 +13,10 @@ from orchestrator.window_shape import NO_WINDOW, WindowShape, best_shape
 _DECAY = 0.995
 _HOPE = 0.6
 _FEW = 4
-_GAIN_EACH, _MOST_GAIN = 0.0067, 0.08
-"""Windows must promise so much more than none for each request beyond a few, and no more than that. Groups are not
-quite of one size, and prompts and longer windows of lookup come between, so the rounds of many with drafts take longer
-than their parts."""
+_LEAST_GAIN, _GAIN_EACH, _MOST_GAIN = 0.05, 0.0067, 0.08
+"""Windows must promise so much more than none, and so much for each request beyond a few, but no more than that. Groups
+are not quite of one size, and prompts and longer windows of lookup come between, so the rounds of several with drafts
+take longer than their parts."""
 _FADE = 0.5
 """What is left of evidence when drafts are tried again: the text may be another one since."""
 _FIRST_PAUSE = 8
@@ -103,7 +103,7 @@ class SharedWindow:
     def _next(self, limit: int, gains: Sequence[float]) -> WindowShape:
         before, self.is_trial = self._usual, False
         predicted = self._costs.predicted(by_lookup=False)
-        least_gain = 1.0 + min(_MOST_GAIN, _GAIN_EACH * max(0.0, self._costs.num_sequences - _FEW))
+        least_gain = 1.0 + min(_MOST_GAIN, _LEAST_GAIN + _GAIN_EACH * max(0.0, self._costs.num_sequences - _FEW))
         self._usual = best_shape(predicted, self.rates(limit), gains, before, least_gain=least_gain)
         is_alike = before is not None and (before == NO_WINDOW) == (self._usual == NO_WINDOW)
         self._num_alike = self._num_alike + 1 if is_alike else 1

@@ -197,7 +197,8 @@ class MeasuredWindowSize:
         costs, shared = self._experience.costs, self._experience.shared
         # Who asks comes a little later, so that all had better do so at once.
         is_with_others = self._has_model and shared is not None and costs.num_sequences >= _SEVERAL
-        if is_with_others and costs.num_sequences > _MOST_ASKING:
+        if is_with_others and (costs.num_sequences > _MOST_ASKING or not self._model.has_drafter):
+            # To open the sequence in mid-request for it, with the features of all tokens, costs more still.
             return False
         turn = shared.turn if shared is not None and is_with_others else self._num_rounds
         return turn % _LOOKUP_TURNS == 0 or self._lookup_gain >= costs.asking_share()

@@ -317,3 +317,20 @@ def test_rounds_that_wanted_drafts_and_had_none_count_against_drafts_for_all(cau
         rates.append(shared.rates(1)[0])
     assert rates[0] > 0.8
     assert (rates[1] < 0.7) == (cause != "lost")
+
+
+def test_a_request_that_began_without_drafts_asks_for_no_lookup_among_others() -> None:
+    bench = Bench(STEEP, draft_seconds=0.1)
+    with ExitStack() as running:
+        for _ in range(3):
+            running.enter_context(bench.experience.costs.running())
+        for _ in range(3):
+            bench.run(bench.request(), 0.0, 100)
+        requests = [bench.request() for _ in range(8)]
+        begun = [request.begins_with_drafts() for request in requests]
+        tried, other = requests[begun.index(True)], requests[begun.index(False)]
+        # Nothing is known of lookup yet, so whoever may ask for it does.
+        bench.experience.sources.add(True)
+        assert any(tried.choose().lookup for _ in range(20))
+        assert not any(other.choose().lookup for _ in range(20))
+    assert any(other.choose().lookup for _ in range(20))
