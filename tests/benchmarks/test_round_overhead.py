@@ -52,7 +52,9 @@ async def test_it_measures_rounds_beside_grpc_alone(tmp_path: Path) -> None:
     parts = ("draft_network", "draft_queue", "target_network", "target_queue", "orchestrator")
     found = result["round"]
     assert found["num_rounds"] > 3
-    assert all(0 < found[f"{part}_seconds"] < found["round_seconds"] for part in parts)
+    # A draft that began before it was waited for leaves no network of its own: there a busy machine has the
+    # orchestrator come late.
+    assert all(0 <= found[f"{part}_seconds"] < found["round_seconds"] for part in parts)
     assert 0 < found["overhead_seconds"] < found["round_seconds"] - found["draft_seconds"]
     assert [each["pause_seconds"] for each in result["echo"]] == [0, 0.005, 0.015, 0.03]
     assert all(each["rtt_seconds"] > 0 for each in result["echo"])
