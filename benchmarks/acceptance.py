@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -28,11 +27,11 @@ from benchmarks.measuring.deployment import Deployment
 from benchmarks.measuring.drafters import HELP, choose_draft_model, parse_drafters
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import Prompt, PromptFileError, read_prompts, spread
+from benchmarks.measuring.running import run_or_exit
 from specdec.cli.drafter_kind import DrafterKind
-from specdec.cli.service_group import ServiceFailedError, ServiceGroup
-from specdec.cli.signals import StoppedBySignal, until_signal
+from specdec.cli.service_group import ServiceGroup
 from specdec.cli.three_services import ThreeServices
-from specdec.client import GenerationClient, IncompleteGenerationError
+from specdec.client import GenerationClient
 from specdec.settings import DEFAULT_MODEL
 from specdec.v1 import generation_pb2, model_pb2, sampling_pb2
 
@@ -187,7 +186,7 @@ def main(
         dtype=dtype,
     )
     taken = read if limit is None else spread(read, limit)
-    cells = _run(settings, taken)
+    cells = run_or_exit("acceptance", measure(settings, taken, Console(stderr=True)))
     console = Console(highlight=False, soft_wrap=True)
     categories = list(dict.fromkeys(prompt.category for prompt in taken))
     for kind in drafters:
@@ -209,20 +208,6 @@ def main(
         json_out.parent.mkdir(parents=True, exist_ok=True)
         json_out.write_text(line + "\n", encoding="utf-8")
     print(line)
-
-
-def _run(settings: AcceptanceSettings, prompts: Sequence[Prompt]) -> list[Cell]:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(measure(settings, prompts, Console(stderr=True))))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        message = f"{error.code().name}: {error.details()}"
-    except (ServiceFailedError, IncompleteGenerationError, OSError) as error:
-        message = str(error)
-    typer.echo(f"benchmarks.acceptance: {message}", err=True)
-    raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,10 @@ The last line of standard output is the result as JSON.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -44,11 +41,9 @@ from benchmarks.measuring.load_plot import PlotError, check_plotting
 from benchmarks.measuring.load_report import renamed
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import read_prompts
+from benchmarks.measuring.running import run_or_exit
 from orchestrator.pipeline import PipelineMode as ServedMode
 from specdec.cli.drafter_kind import DrafterKind, check_draft_model
-from specdec.cli.service_group import ServiceFailedError
-from specdec.cli.signals import StoppedBySignal, until_signal
-from specdec.client import IncompleteGenerationError
 from specdec.planning.pipeline import PIPELINE_MODES, PipelineMode
 
 _MODES = tuple(mode for mode in PIPELINE_MODES if mode in get_args(ServedMode))
@@ -112,7 +107,7 @@ def main(
         except PlotError as error:
             raise typer.BadParameter(str(error)) from error
     real = None if simulated else RealPair(model, drafter, draft_model, tuple(read_prompts(_PROMPTS)))
-    real_cells, cells = _run(_measure(settings, real, devices))
+    real_cells, cells = run_or_exit("latency", _measure(settings, real, devices), RelayFailedError)
     console = Console(highlight=False, soft_wrap=True, width=max(Console().width, _TABLE_WIDTH))
     if real_cells:
         console.print(latency_table(real_cells, title="Latency, one client", is_simulated=False))
@@ -182,25 +177,6 @@ def _values(flag: str, text: str, *, most: float) -> tuple[float, ...]:
     if len(set(found)) < len(found) or not all(0 <= value <= most for value in found):
         raise typer.BadParameter(f"{flag} {text}: expected different numbers from 0 to {most:g}")
     return found
-
-
-def _run(
-    work: Coroutine[Any, Any, tuple[list[dict[str, Any]], list[dict[str, Any]]]],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(work))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, RelayFailedError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.latency: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,10 @@ The last line of standard output is the result as JSON.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -33,11 +30,9 @@ from benchmarks.measuring.load_settings import LoadSettings
 from benchmarks.measuring.load_tables import load_tables
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import PromptFileError, read_prompts, spread
+from benchmarks.measuring.running import run_or_exit
 from benchmarks.simulation.profile import ProfileError, read_profile
 from specdec.cli.drafter_kind import DrafterKind, check_draft_model
-from specdec.cli.service_group import ServiceFailedError
-from specdec.cli.signals import StoppedBySignal, until_signal
-from specdec.client import IncompleteGenerationError
 from specdec.settings import DEFAULT_MODEL
 
 _PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -172,7 +167,7 @@ def main(
         acceptance=acceptance,
     )
     grid = LoadGrid(settings, read if limit is None else spread(read, limit), placement)
-    result = _run(_with_progress(grid))
+    result = run_or_exit("load", _with_progress(grid))
     console = Console(highlight=False, soft_wrap=True, width=max(Console().width, _TABLE_WIDTH))
     show(console, settings, result)
     values = report(settings, result)
@@ -203,23 +198,6 @@ async def _with_progress(grid: LoadGrid) -> Result:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         return await grid.run(progress)
-
-
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(work))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.load: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,9 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import grpc
 import psutil
 import typer
 from rich.console import Console
@@ -39,13 +37,12 @@ from benchmarks.measuring.load_figures import median
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.output_check import OutputCheck
 from benchmarks.measuring.prompts import read_prompts
+from benchmarks.measuring.running import run_or_exit
 from benchmarks.measuring.target_driver import TargetDriverError, drive_target
 from benchmarks.simulation.profile import DeviceModel, DeviceProfile
 from benchmarks.simulation.stand_in import MAX_LENGTH, save_stand_in
-from specdec.cli.service_group import ServiceFailedError, ServiceGroup
-from specdec.cli.signals import StoppedBySignal, until_signal
+from specdec.cli.service_group import ServiceGroup
 from specdec.cli.three_services import ThreeServices
-from specdec.client import IncompleteGenerationError
 
 _PROMPTS = Path(__file__).parent / "prompts.jsonl"
 _TARGET_SECONDS = 0.1
@@ -186,7 +183,7 @@ def main(
             target = await measure_target(plan, sequences, num_draft_tokens, **times)
             return await measure_orchestrator(plan, sequences, num_draft_tokens, **times), target
 
-    orchestrator, target = _run(measure_all())
+    orchestrator, target = run_or_exit("overhead", measure_all(), TargetDriverError, TooShortError)
     table = Table("what", "ms of CPU time", title=f"{sequences} sequences, K = {num_draft_tokens}")
     for name in ("streams", "unary"):
         table.add_row(f"orchestrator, a round, {name}", f"{1000 * orchestrator[f'{name}_cpu_seconds_per_round']:.3f}")
@@ -217,23 +214,6 @@ async def _while(driving: asyncio.Task[None], seconds: float) -> None:
     if done:
         driving.result()
         raise TargetDriverError("the sequences reached the end of their context; take a shorter --duration-seconds")
-
-
-def _run(work: Coroutine[Any, Any, tuple[Figures, Figures]]) -> tuple[Figures, Figures]:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(work))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, TargetDriverError, TooShortError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.overhead: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ result as JSON; the exit status is 1 if a bound was missed.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import grpc
 import psutil
 import typer
 from rich.console import Console
@@ -31,10 +29,10 @@ from benchmarks.measuring.load_figures import median, percentile
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.open_loop import Attempt, OpenLoop
 from benchmarks.measuring.prompts import read_prompts
-from specdec.cli.service_group import ServiceFailedError, ServiceGroup
-from specdec.cli.signals import StoppedBySignal, until_signal
+from benchmarks.measuring.running import run_or_exit
+from specdec.cli.service_group import ServiceGroup
 from specdec.cli.three_services import ThreeServices
-from specdec.client import GenerationClient, IncompleteGenerationError
+from specdec.client import GenerationClient
 from specdec.serving.channel import open_channel
 from specdec.settings import DEFAULT_MODEL
 from specdec.v1 import generation_pb2_grpc
@@ -164,14 +162,9 @@ def main(
         orchestrator_arguments=(f"--max-concurrent-requests={limit}",),
         environment={"OMP_NUM_THREADS": str(num_threads)},
     )
-    try:
-        found = asyncio.run(until_signal(measure(services, limit, times, seconds, capacity_seconds, max_new_tokens)))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, TooShortError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
+    found = run_or_exit(
+        "overload", measure(services, limit, times, seconds, capacity_seconds, max_new_tokens), TooShortError
+    )
     missed = misses(found)
     settings = {
         "limit": limit,
@@ -214,11 +207,6 @@ def _ms(seconds: float | None) -> str:
 
 def _resident_bytes(pids: dict[str, int]) -> dict[str, int]:
     return {name: psutil.Process(pid).memory_info().rss for name, pid in pids.items()}
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.overload: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,16 @@ The last line of standard output is the result as JSON.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import grpc
 import typer
 from rich import box
 from rich.console import Console
@@ -45,11 +43,11 @@ from benchmarks.measuring.latency_cell import (
 )
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import read_prompts, spread
+from benchmarks.measuring.running import run_or_exit
 from specdec.cli.ports import choose_ports
-from specdec.cli.service_group import ServiceFailedError, ServiceGroup, ServiceSpec
-from specdec.cli.signals import StoppedBySignal, until_signal
+from specdec.cli.service_group import ServiceGroup, ServiceSpec
 from specdec.cli.three_services import ThreeServices
-from specdec.client import GenerationClient, IncompleteGenerationError
+from specdec.client import GenerationClient
 from specdec.v1 import generation_pb2, sampling_pb2
 
 _PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -150,7 +148,7 @@ def main(
             plan = DeploymentPlan(services, directory, placement)
             return figures(await measure_rounds(plan, num_draft_tokens, repeats, max_new_tokens)), echo
 
-    found, echo = _run(measure())
+    found, echo = run_or_exit("round_overhead", measure())
     table = Table("a round", "ms, median", box=box.SIMPLE_HEAD, title=f"one client, K = {num_draft_tokens}")
     for name, seconds in found.items():
         if name != "num_rounds":
@@ -171,23 +169,6 @@ def main(
         json_out.parent.mkdir(parents=True, exist_ok=True)
         json_out.write_text(line + "\n", encoding="utf-8")
     print(line)
-
-
-def _run(work: Coroutine[Any, Any, tuple[Figures, dict[float, float]]]) -> tuple[Figures, dict[float, float]]:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(work))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.round_overhead: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

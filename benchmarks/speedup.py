@@ -11,15 +11,12 @@ standard output is the result as JSON.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import grpc
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -28,15 +25,15 @@ from benchmarks.measuring.deployment import Deployment
 from benchmarks.measuring.drafters import HELP, choose_draft_model, parse_drafters
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.prompts import Prompt, PromptFileError, read_prompts, spread
+from benchmarks.measuring.running import run_or_exit
 from benchmarks.measuring.speedup_report import PromptResult, summarize, summarize_categories, summary_table
 from benchmarks.measuring.speedup_sides import Bench, SpeedupSettings
 from benchmarks.measuring.transformers_baseline import BaselineError, TransformersBaseline
 from draft_service.trained_draft import reads_features
 from specdec.cli.drafter_kind import DrafterKind
-from specdec.cli.service_group import ServiceFailedError, ServiceGroup
-from specdec.cli.signals import StoppedBySignal, until_signal
+from specdec.cli.service_group import ServiceGroup
 from specdec.cli.three_services import ThreeServices
-from specdec.client import GenerationClient, IncompleteGenerationError
+from specdec.client import GenerationClient
 from specdec.settings import DEFAULT_MODEL
 
 Item = TypeVar("Item")
@@ -176,7 +173,7 @@ def main(
     except PromptFileError as error:
         raise typer.BadParameter(str(error)) from error
     taken = read if limit is None else spread(read, limit)
-    results = _run(measure_all(settings, taken, Console(stderr=True)))
+    results = run_or_exit("speedup", measure_all(settings, taken, Console(stderr=True)), BaselineError)
     result = report(settings, results)
     console = Console(highlight=False, soft_wrap=True)
     for name, of_drafter in result["drafters"].items():
@@ -189,24 +186,6 @@ def main(
         json_out.parent.mkdir(parents=True, exist_ok=True)
         json_out.write_text(line + "\n", encoding="utf-8")
     print(line)
-
-
-def _run(work: Coroutine[Any, Any, Item]) -> Item:
-    """Do it; failures become one message and status 1."""
-    try:
-        return asyncio.run(until_signal(work))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        message = f"{error.code().name}: {error.details()}"
-        raise _failure(message) from error
-    except (ServiceFailedError, BaselineError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.speedup: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import grpc
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -31,10 +30,8 @@ from benchmarks.measuring.load_figures import LoadWindow, median
 from benchmarks.measuring.machine import machine_facts
 from benchmarks.measuring.output_check import OutputCheck
 from benchmarks.measuring.prompts import read_prompts
-from specdec.cli.service_group import ServiceFailedError
-from specdec.cli.signals import StoppedBySignal, until_signal
+from benchmarks.measuring.running import run_or_exit
 from specdec.cli.three_services import ThreeServices
-from specdec.client import IncompleteGenerationError
 from specdec.settings import DEFAULT_MODEL
 
 _PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -144,14 +141,7 @@ def main(
             by_side = {side: services(of_side) for side, of_side in sides.items()}
             return await measure(by_side, clients, num_draft_tokens, repeats, duration_seconds)
 
-    try:
-        found = summary(asyncio.run(until_signal(measure_all())))
-    except StoppedBySignal as stopped:
-        raise typer.Exit(stopped.exit_status) from stopped
-    except grpc.aio.AioRpcError as error:
-        raise _failure(f"{error.code().name}: {error.details()}") from error
-    except (ServiceFailedError, IncompleteGenerationError, OSError) as error:
-        raise _failure(str(error)) from error
+    found = summary(run_or_exit("telemetry_cost", measure_all()))
     table = Table("telemetry", "tokens/s", "over off", "CPU ms a token", "over off")
     for side, figures in found.items():
         table.add_row(
@@ -174,11 +164,6 @@ def main(
         json_out.parent.mkdir(parents=True, exist_ok=True)
         json_out.write_text(line + "\n", encoding="utf-8")
     print(line)
-
-
-def _failure(message: str) -> typer.Exit:
-    typer.echo(f"benchmarks.telemetry_cost: {message}", err=True)
-    return typer.Exit(1)
 
 
 if __name__ == "__main__":
