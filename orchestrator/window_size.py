@@ -239,8 +239,7 @@ class _SourceWindowSize:
         """For the next round."""
         costs, shared = self._experience.costs, self._experience.shared
         is_alone = costs.num_sequences < _SEVERAL or not costs.are_known(by_lookup=False)
-        is_by_itself = self._by_lookup or shared is None or is_alone
-        shape = self._choose_alone() if is_by_itself or shared is None else self._choose_with(shared)
+        shape = self._choose_alone() if self._by_lookup or shared is None or is_alone else self._choose_with(shared)
         self.has_drafter |= shape.num_steps > 0
         return shape
 

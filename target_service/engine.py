@@ -261,7 +261,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
         judged = []
-        highest = highest_of_rounds([share.pending for share in shares if share.finishes], logits)
+        highest = iter(highest_of_rounds([share.pending for share in shares if share.finishes], logits))
         for (pending, _, finishes), rows in zip(shares, logits, strict=True):
             if pending.is_open or not finishes:
                 pending.cache.publish(pending.token_ids, with_tail=pending.is_open)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Sequence
 
 import torch
 
@@ -10,25 +11,33 @@ from specdec.runner.runner import PassLogits
 from specdec.sampling.noise import first_highest_of_rows
 from target_service.sequence import PendingRound
 
+_log = logging.getLogger(__name__)
+
 
 def highest_of_rounds(
     rounds: Sequence[PendingRound], logits: Sequence[torch.Tensor]
-) -> Iterator[list[tuple[int, float]] | None]:
+) -> list[list[tuple[int, float]] | None]:
     """What `Judge.decide` takes as `highest` of each round that ends with a pass.
 
     One look at all rows costs little more than one at a single row; on a GPU, where each is a way to the host and back,
-    no more at all. If something else than that decides a round of the pass, each round is looked at by itself.
+    no more at all. If something else than that decides a round of the pass, or the look fails, each round is looked at
+    by itself, and only those fail that this fails for.
 
     Args:
         rounds: those that end, in the order of their logits.
         logits: of the pass, as `ModelRunner.forward` gives them.
     """
     if not isinstance(logits, PassLogits) or not all(pending.sequence.judge.is_plain for pending in rounds):
-        yield from [None] * len(rounds)
-        return
-    found = first_highest_of_rows(logits.rows)
+        return [None] * len(rounds)
+    try:
+        found = first_highest_of_rows(logits.rows)
+    except Exception:  # noqa: BLE001 - a device tells here, on the first way to the host, what has gone wrong before
+        _log.exception("the logits of a pass could not be looked at together")
+        return [None] * len(rounds)
+    parts: list[list[tuple[int, float]] | None] = []
     start = 0
     for pending in rounds:
         end = start + pending.num_window_rows + 1
-        yield found[start:end]
+        parts.append(found[start:end])
         start = end
+    return parts

@@ -58,3 +58,20 @@ def test_rows_are_looked_at_together_where_the_highest_logit_decides(
         while len(client.token_ids) < LENGTH:
             client.verify([5, 6, 7])
         assert client.token_ids == plain_text(target.model, [5, 9, 200], each, LENGTH)
+
+
+def test_a_look_that_fails_fails_nobody_whose_own_rows_can_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(rows: torch.Tensor) -> list[tuple[int, float]]:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(highest, "first_highest_of_rows", fail)
+    target = Target()
+    clients = [Client(target, [5, 9, number], GREEDY, max_length=LENGTH) for number in (200, 201)]
+    for client in clients:
+        client.open()
+        while len(client.token_ids) < LENGTH:
+            client.verify([5, 6])
+        assert client.token_ids == plain_text(target.model, client.token_ids[:3], GREEDY, LENGTH)
+    assert "could not be looked at together" in caplog.text
