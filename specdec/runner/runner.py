@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
-from specdec.runner.attention import RaggedBatch, Segment, row_depths
+from specdec.runner.attention import RaggedBatch, Segment, integers, row_depths
 from specdec.runner.cache import SequenceCache
 from specdec.runner.hidden_states import HiddenStates
 
@@ -102,13 +102,14 @@ class ModelRunner:
             wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
             segments.append(Segment(work.cache, num_rows, work.parents))
         ragged_batch = RaggedBatch(segments, device)
+        ids_and_positions = integers([token_ids, positions]).to(device)
         output = self._model(
-            **self._inputs(torch.tensor([token_ids], device=device), batch),
-            position_ids=torch.tensor([positions], device=device),
+            **self._inputs(ids_and_positions[:1], batch),
+            position_ids=ids_and_positions[1:],
             use_cache=False,
             ragged_batch=ragged_batch,
             # A list goes with rows on any device, where the layers are on several.
-            logits_to_keep=wanted if self._is_divided else torch.tensor(wanted, dtype=torch.long, device=device),
+            logits_to_keep=wanted if self._is_divided else integers(wanted).to(device),
         )
         logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:
