@@ -172,14 +172,11 @@ class PendingRound:
     """Of the sequence. A pass asks for it, and for what follows, many times a round; so they are no properties."""
     token_ids: list[int] = field(init=False)
     """Committed tokens."""
-    max_length: int = field(init=False)
-    """Tokens that the sequence may come to."""
     num_window_rows: int = field(init=False)
     """Draft tokens to verify."""
 
     def __post_init__(self) -> None:
-        sequence = self.sequence
-        self.cache, self.token_ids, self.max_length = sequence.cache, sequence.token_ids, sequence.max_length
+        self.cache, self.token_ids = self.sequence.cache, self.sequence.token_ids
         self.num_window_rows = len(self.window.token_ids)
 
     def features(self) -> bytes:

@@ -24,10 +24,6 @@ class CachedPending(Pending, Protocol):
     def token_ids(self) -> Sequence[int]:
         """Committed tokens."""
 
-    @property
-    def max_length(self) -> int:
-        """Tokens that the sequence may come to."""
-
 
 CachedT = TypeVar("CachedT", bound=CachedPending)
 
@@ -90,6 +86,7 @@ class CacheMemory:
         Raises:
             ResourceExhaustedError: the memory is full, and so is the queue.
         """
+        cache.expected_length = max_tokens
         self._queue[cache] = self.pool.num_blocks(max_tokens)
         self._admit()
         if len(self._queue) > self._max_num_queued:
@@ -134,13 +131,13 @@ class CacheMemory:
         return [*(pending for pending in admitted if not pending.is_prefill), *prefills]
 
     def fit(self, shares: Sequence[Share[CachedT]]) -> list[Share[CachedT]]:
-        """Find blocks for the shares of a pass; those that get none are left out.
+        """The shares of a pass that find blocks; the others are left out.
 
-        A prefill gets the blocks of all its tokens at once: half a prompt is of no use to anyone.
+        A prefill gets the blocks of all its tokens at once: half a prompt is of no use to anyone. Where there are
+        blocks for whoever comes first, the pass takes them itself.
         """
         if self._is_plenty(shares):
-            # Then it does not matter who comes first.
-            return [share for share in shares if share.pending.cache.prepare(share.num_rows, share.pending.max_length)]
+            return list(shares)
         kept = set()
         lengths = {share.pending.cache: share.pending.cache.length for share in shares}
         for share in sorted(shares, key=lambda share: self._age(share.pending)):
@@ -173,13 +170,11 @@ class CacheMemory:
             self._reported = losses
 
     def _is_plenty(self, shares: Sequence[Share[CachedT]]) -> bool:
-        """Whether all rounds of a pass end with it, and could take new blocks for every row and one more."""
-        num_blocks = 0
-        for share in shares:
-            if not share.finishes:
-                return False
-            num_blocks += self.pool.num_blocks(share.num_rows) + 1
-        return num_blocks <= self.pool.blocks.num_available
+        """Whether all rounds of a pass end with it, and there are new blocks for every row."""
+        rows = [share.num_rows for share in shares if share.finishes]
+        # The rows of a sequence lie in at most two blocks more than they would fill.
+        num_blocks = sum(rows) // self.pool.block_tokens + 2 * len(rows)
+        return len(rows) == len(shares) and num_blocks <= self.pool.blocks.num_available
 
     def _age(self, pending: CachedPending) -> int:
         return self._leases[pending.cache].number
@@ -187,7 +182,7 @@ class CacheMemory:
     def _prepare(self, pending: CachedPending, num_rows: int) -> bool:
         """Blocks for rows, from the caches of younger sequences if need be, the youngest first."""
         cache = pending.cache
-        if cache.prepare(num_rows, pending.max_length):
+        if cache.prepare(num_rows):
             return True
         younger = list(self._leases)
         younger = younger[younger.index(cache) + 1 :]
@@ -198,7 +193,7 @@ class CacheMemory:
             if other.num_blocks:
                 other.release()
                 self.num_preemptions += 1
-                if cache.prepare(num_rows, pending.max_length):
+                if cache.prepare(num_rows):
                     return True
         return False
 

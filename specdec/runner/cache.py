@@ -36,6 +36,8 @@ class SequenceCache:
         """Tokens whose keys and values are valid, counted from the start of the sequence."""
         self.needed_states: tuple[int, ...] = ()
         """Hidden states without which the keys and values of others are of no use to it."""
+        self.expected_length = 0
+        """Tokens that the sequence may grow to, so far as is known; room is looked for by it."""
         self.num_adopted = 0
         """How many of them were there already when the sequence began, or began again after `release`."""
 
@@ -49,12 +51,8 @@ class SequenceCache:
         """Blocks that it holds, shared ones included."""
         return len(self._blocks)
 
-    def prepare(self, num_rows: int, expected_length: int = 0) -> bool:
+    def prepare(self, num_rows: int) -> bool:
         """Have blocks to write `num_rows` rows behind `length`; what others hold or may find is copied first.
-
-        Args:
-            num_rows: how many.
-            expected_length: tokens that the sequence may grow to.
 
         Returns:
             False: the pool has too few blocks; nothing has changed.
@@ -63,7 +61,7 @@ class SequenceCache:
         first, row = divmod(self.length, size)
         end = -(-(self.length + num_rows) // size)
         missing = max(end - len(self._blocks), 0)
-        # Nearly always, and asked twice for every pass.
+        # Nearly always.
         if not missing and self._pool.blocks.are_writable(self._blocks[first:end], row):
             return True
         borrowed = self._borrowed(num_rows)
@@ -71,7 +69,7 @@ class SequenceCache:
             return False
         if not len(self._room):
             self._pool.blocks.end(self._room)
-            likely = self._pool.num_blocks(min(expected_length, self.length + num_rows + _ROOM_TOKENS))
+            likely = self._pool.num_blocks(min(self.expected_length, self.length + num_rows + _ROOM_TOKENS))
             self._room = self._pool.blocks.begin(max(missing, likely - len(self._blocks)))
         for index in borrowed:
             self._copy_block(index)

@@ -19,7 +19,6 @@ class Round:
 
     cache: SequenceCache
     token_ids: list[int]
-    max_length: int = 64
     num_window_rows: int = 0
 
     @property
@@ -35,6 +34,7 @@ class Round:
 
     def run(self, num_rows: int) -> None:
         """What a pass does."""
+        assert self.cache.prepare(num_rows)
         self.cache.length += num_rows
         self.cache.publish(self.token_ids)
 
@@ -53,7 +53,7 @@ class Memory:
         self.it = CacheMemory(pool, overcommit=self.overcommit, max_num_queued=self.max_num_queued)
 
     def join(self, num_tokens: int, max_tokens: int, first_token: int = 0) -> Round:
-        pending = Round(SequenceCache(self.it.pool), list(range(first_token, first_token + num_tokens)), max_tokens)
+        pending = Round(SequenceCache(self.it.pool), list(range(first_token, first_token + num_tokens)))
         self.it.join(pending.cache, max_tokens)
         return pending
 
@@ -190,3 +190,31 @@ def test_a_share_of_a_pass_whose_cache_went_to_an_older_one_is_left_out() -> Non
     # The prefill comes last in the pass and is older.
     assert memory.fit(young.share(1), old.share(16)) == [1]
     assert young.cache.num_blocks == 0
+
+
+def test_three_rows_may_need_two_blocks() -> None:
+    memory = Memory(4, overcommit=3)
+    first, other = memory.join(31, 48, 0), memory.join(16, 16, 500)
+    for pending in (first, other):
+        pending.run(pending.num_uncached_tokens)
+    first.cache.publish(first.token_ids, with_tail=True)
+    twin = memory.join(31, 48, 0)
+    assert memory.ready(twin) == [0]
+    twin.token_ids += [7, 8]
+    # One is free. It needs that one and a copy of the last one that it shares.
+    assert (twin.num_uncached_tokens, memory.it.pool.blocks.num_available) == (3, 1)
+    assert memory.fit(twin.share(3)) == []
+    memory.it.leave(other.cache)
+    assert memory.fit(twin.share(3)) == [0]
+    twin.run(3)
+
+
+def test_a_sequence_gets_room_for_what_it_may_come_to() -> None:
+    memory = Memory(20)
+    rounds = [memory.join(15, 64, 500 * place) for place in range(4)]
+    for _ in range(40):
+        for pending in rounds:
+            assert memory.fit(pending.share(pending.num_uncached_tokens)) == [0]
+            pending.run(pending.num_uncached_tokens)
+            pending.token_ids.append(7)
+    assert [len(pending.cache.spans(54)) for pending in rounds] == [1] * 4

@@ -74,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
         others = [other for other in self.sequences if other is not sequence and other.cache.num_blocks]
         while True:
             missing, available = cache.num_missing(num_rows), self.pool.blocks.num_available
-            if cache.prepare(num_rows, expected_length=20):
+            if cache.prepare(num_rows):
                 assert available - self.pool.blocks.num_available <= missing <= available
                 return True
             assert cache.num_missing(num_rows) == missing > available == self.pool.blocks.num_available
@@ -85,6 +85,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(token_ids=TOKENS, salt=st.sampled_from([b"", b"", b"other"]))
     def a_prompt_arrives(self, token_ids: list[int], salt: bytes) -> None:
         self.sequences.append(Sequence(self.pool, token_ids, salt))
+        self.sequences[-1].cache.expected_length = 20
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
@@ -277,10 +278,12 @@ def test_memory_is_layers_by_heads_by_dim_for_each_token_rounded_up_to_blocks() 
 def test_a_sequence_that_grows_beside_others_is_read_as_a_view() -> None:
     pool = KVPool(64, BLOCK_TOKENS)
     sequences = [Sequence(pool, [number] * 9) for number in range(4)]
+    for sequence in sequences:
+        sequence.cache.expected_length = 32
     for _ in range(20):
         for sequence in sequences:
             uncached = sequence.token_ids[sequence.cache.length :]
-            assert sequence.cache.prepare(len(uncached), expected_length=32)
+            assert sequence.cache.prepare(len(uncached))
             sequence.write(uncached)
             sequence.cache.length += len(uncached)
             sequence.token_ids.append(7)
