@@ -5,7 +5,7 @@ With tracing off every function here costs about a microsecond, and a client's o
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import grpc
 from opentelemetry import trace
@@ -42,6 +42,9 @@ def start_span(
         links: contexts this span belongs to without being their child.
         attributes: keys from the table.
     """
+    if isinstance(parent, NonRecordingSpan):
+        # Below a span that records nothing nothing is recorded; so it does for all of them.
+        return parent
     if isinstance(parent, SpanContext):
         parent = NonRecordingSpan(parent)
     context = _NO_CONTEXT if parent is None else trace.set_span_in_context(parent, _NO_CONTEXT)
@@ -82,16 +85,21 @@ def end_span(span: Span, error: BaseException | None = None) -> None:
     span.end()
 
 
-@contextmanager
 def span(
     name: names.SpanName,
     *,
     parent: Span | SpanContext | None = None,
     links: Sequence[SpanContext] = (),
     attributes: Mapping[str, AttributeValue] | None = None,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """A span around a block, which may await and yield. An exception that leaves the block, or a cancel, fails it."""
     opened = start_span(name, parent=parent, links=links, attributes=attributes)
+    # One that records nothing does not care how it ends, and is a context manager itself.
+    return opened if isinstance(opened, NonRecordingSpan) else _ending(opened)
+
+
+@contextmanager
+def _ending(opened: Span) -> Iterator[Span]:
     try:
         yield opened
     except BaseException as error:

@@ -138,6 +138,15 @@ def test_with_tracing_off_a_client_s_context_passes_through() -> None:
         assert tracing.to_trace_context(span) == model_pb2.TraceContext(traceparent=TRACEPARENT)
 
 
+@pytest.mark.parametrize("traceparent", [TRACEPARENT, ""])
+def test_below_a_span_that_records_nothing_no_other_is_made(traceparent: str) -> None:
+    parent = tracing.from_trace_context(model_pb2.TraceContext(traceparent=traceparent))
+    with tracing.span(names.GENERATE, parent=parent) as generate:
+        with tracing.span(names.ROUND, parent=generate) as span:
+            assert span is generate
+        assert tracing.start_span(names.DRAFT, parent=generate) is generate
+
+
 def test_with_tracing_off_and_no_context_nothing_is_sent() -> None:
     with tracing.span(names.GENERATE) as span:
         assert tracing.to_trace_context(span) is None
