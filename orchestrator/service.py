@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import aclosing, closing
+from types import TracebackType
 from typing import Any
 
 import grpc.aio
 
 from orchestrator.admission import Admission
+from orchestrator.alarm import Alarm
 from orchestrator.generation import Generation
 from orchestrator.pipeline import Pipeline
 from orchestrator.replicas.addresses import Addresses
@@ -100,12 +102,14 @@ class GenerationService(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[generation_pb2.GenerateResponse]:
         """Stream the text of one request."""
-        reader = _Reader()
-        with self._admission.admitted(context.time_remaining(), _least_tokens(request)) as arrival:
+        with (
+            closing(_Reader(_STALLED_READER_SECONDS)) as reader,
+            self._admission.admitted(context.time_remaining(), _least_tokens(request)) as arrival,
+        ):
             async with aclosing(self._generation(request, context).responses()) as responses:
                 async for response in responses:
                     arrival.tokens_came(len(response.delta.token_ids))
-                    with reader.reading():
+                    with reader:
                         yield response
 
     async def GenerateUnary(  # noqa: N802 - named by the proto
@@ -175,31 +179,36 @@ def _gather(answer: generation_pb2.GenerateUnaryResponse, response: generation_p
 
 
 class _Reader:
-    """Notices a client that has stopped reading; made by the task that runs the call."""
+    """Notices a client that has stopped reading; made by the task that runs the call, and closed by it.
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    Args:
+        patience_seconds: what a client may take to read one response.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
         self._task = asyncio.current_task()
+        self._alarm = Alarm(self._stall)
         self._is_stalled = False
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around the yield of a response: the client has this long to read it.
+    def __enter__(self) -> _Reader:
+        """Around the yield of a response: the client has its time to read it."""
+        self._alarm.start(self._patience_seconds)
+        return self
 
-        Raises:
-            ResourceExhaustedError: it did not.
-        """
-        timer = self._loop.call_later(_STALLED_READER_SECONDS, self._stall)
-        try:
-            yield
-        except GeneratorExit:
-            if self._is_stalled:
-                raise ResourceExhaustedError(
-                    f"nothing was read for {_STALLED_READER_SECONDS:g} s; read the stream as it comes"
-                ) from None
-            raise
-        finally:
-            timer.cancel()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raises `ResourceExhaustedError` if it did not."""
+        self._alarm.stop()
+        if kind is GeneratorExit and self._is_stalled:
+            raise ResourceExhaustedError(
+                f"nothing was read for {self._patience_seconds:g} s; read the stream as it comes"
+            ) from None
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        self._alarm.close()
 
     def _stall(self) -> None:
         self._is_stalled = True

@@ -188,27 +188,29 @@ class Verifier:
             Refusal, AnswerOverdue: as `TargetSequence.verdict`.
         """
         asked = asyncio.get_running_loop().time()
-        link = sequence.link
-        await self._heard(sequence, asked, asked + self._round_timeout_seconds, link.patience.round_seconds())
+        patience = sequence.link.patience
+        answered = await self._heard(sequence, asked, asked + self._round_timeout_seconds, patience.round_seconds())
         verdict = sequence.verdict()
-        link.patience.answered(asyncio.get_running_loop().time() - asked)
+        patience.answered(answered - asked)
         return verdict
 
-    async def _heard(self, sequence: TargetSequence, asked: float, deadline: float, patience_seconds: float) -> None:
-        """Wait for an answer, up to the deadline.
+    async def _heard(self, sequence: TargetSequence, asked: float, deadline: float, patience_seconds: float) -> float:
+        """Wait for an answer, up to the deadline. Returns when that was over.
 
         Raises:
             ReplicaSilent: for longer than is usual, and there is another one.
         """
         loop = asyncio.get_running_loop()
-        link = sequence.link
-        while not sequence.is_answered and loop.time() < deadline:
+        link, now = sequence.link, asked
+        while not sequence.is_answered and now < deadline:
             silent_until = max(asked, link.heard) + patience_seconds
-            if loop.time() >= silent_until:
+            if now >= silent_until:
                 if self._targets.accepting([link]):
-                    raise ReplicaSilent(loop.time() - asked)
-                silent_until = loop.time() + _LAST_PAUSE_SECONDS
-            await sequence.answered(max(min(silent_until, deadline) - loop.time(), 0.001))
+                    raise ReplicaSilent(now - asked)
+                silent_until = now + _LAST_PAUSE_SECONDS
+            await sequence.answered(max(min(silent_until, deadline) - now, 0.001))
+            now = loop.time()
+        return now
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time."""
@@ -247,11 +249,12 @@ class Verifier:
                     trace_context,
                     with_features=with_features,
                 )
-                await self._heard(self._sequence, asked, deadline, link.patience.open_seconds(len(self._committed)))
+                patience_seconds = link.patience.open_seconds(len(self._committed))
+                answered = await self._heard(self._sequence, asked, deadline, patience_seconds)
                 opened = self._sequence.opened()
                 token_ids = self._committed.outcome(EMPTY_WINDOW, opened.first)
                 num_cached_tokens = opened.num_cached_tokens
-                link.patience.opened(loop.time() - asked, len(self._committed) - num_cached_tokens)
+                link.patience.opened(answered - asked, len(self._committed) - num_cached_tokens)
                 link.rest.worked()
                 return Judged(EMPTY_WINDOW, opened.first, token_ids, num_cached_tokens=num_cached_tokens)
             except AnswerOverdue:

@@ -281,5 +281,6 @@ class DraftSequence:
 
     def close(self) -> None:
         """Let the draft service forget the sequence. Does not wait; harmless at any time and any number of times."""
+        self._mailbox.close()
         closing = draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, close=draft_pb2.DraftClose())
         self._link.detach(self._mailbox, closing)

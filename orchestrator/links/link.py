@@ -194,8 +194,9 @@ class Link(ABC, Generic[Command, Response, Event]):
         load = self._load(response)
         if load is not None:
             self.load, self._num_sequences_then = load, self.num_sequences
+        now = asyncio.get_running_loop().time()
         for event in self._events(response):
-            self.heard = asyncio.get_running_loop().time()
+            self.heard = now
             mailbox = self._mailboxes.get(event.sequence_id)
             if mailbox is None or not mailbox.put(event):
                 self._metrics.stale_event(self.service_name)

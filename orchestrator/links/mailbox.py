@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from orchestrator.alarm import Alarm
 from specdec.errors import Refusal, from_status
 from specdec.v1 import draft_pb2, target_pb2
 
@@ -31,7 +32,18 @@ class Mailbox(Generic[Event]):
         aside: takes events that answer nothing, and says whether they were wanted; None: none are.
     """
 
-    __slots__ = ("_aside", "_early", "_event", "_failure", "_foreseen", "_round", "_waiter", "epoch", "sequence_id")
+    __slots__ = (
+        "_alarm",
+        "_aside",
+        "_early",
+        "_event",
+        "_failure",
+        "_foreseen",
+        "_round",
+        "_waiter",
+        "epoch",
+        "sequence_id",
+    )
 
     def __init__(self, sequence_id: bytes, epoch: int, aside: Callable[[Event], bool] | None = None) -> None:
         self.sequence_id = sequence_id
@@ -43,6 +55,7 @@ class Mailbox(Generic[Event]):
         self._event: Event | None = None
         self._failure: LinkLost | Refusal | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._alarm = Alarm(self._wake)
 
     def expect(self, round_index: int) -> None:
         """From now on only the answer to this round is let in.
@@ -100,13 +113,12 @@ class Mailbox(Generic[Event]):
     async def wait(self, timeout_seconds: float) -> bool:
         """Wait for the event expected, and let it in all the same if that was in vain. Returns `is_settled`."""
         if not self.is_settled:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(timeout_seconds, self._wake)
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._alarm.start(timeout_seconds)
             try:
                 await self._waiter
             finally:
-                timer.cancel()
+                self._alarm.stop()
                 self._waiter = None
         return self.is_settled
 
@@ -134,6 +146,10 @@ class Mailbox(Generic[Event]):
             raise self._failure
         self._round = None
         raise AnswerOverdue("the answer did not come in time")
+
+    def close(self) -> None:
+        """Nothing is waited for any more; harmless at any number of times."""
+        self._alarm.close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -214,6 +214,7 @@ class TargetSequence:
 
     def close(self) -> None:
         """Let the target forget the sequence. Does not wait; harmless at any time and any number of times."""
+        self._mailbox.close()
         closing = target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, close=target_pb2.TargetClose())
         self.link.detach(self._mailbox, closing)
 

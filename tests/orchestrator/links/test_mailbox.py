@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from orchestrator.links.draft import DraftSequence
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost, Mailbox
+from orchestrator.links.target import TargetSequence
 from specdec.v1 import draft_pb2, target_pb2
 
 ID = bytes(16)
@@ -92,3 +98,24 @@ async def test_an_answer_may_be_waited_for_again() -> None:
     assert mailbox.take_now().round == 2
     with pytest.raises(AnswerOverdue):
         mailbox.take_now()
+
+
+@pytest.mark.parametrize("kind", [TargetSequence, DraftSequence])
+async def test_a_closed_sequence_leaves_no_timer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+    call_at = loop.call_at
+
+    def noting(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(*arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_at", noting)
+    mailbox: Mailbox[target_pb2.TargetEvent] = Mailbox(ID, 1)
+    mailbox.expect(2)
+    waiting = asyncio.create_task(mailbox.wait(60))
+    await asyncio.sleep(0)
+    assert mailbox.put(verdict(2))
+    assert await waiting
+    kind(SimpleNamespace(detach=lambda mailbox, closing: None), mailbox).close()
+    assert [timer.cancelled() for timer in timers] == [True]
