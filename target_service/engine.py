@@ -68,7 +68,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._gathering = Gathering()
         points = [(cost.rows, max(cost.sequences, 1), cost.microseconds / 1e6) for cost in info.forward_costs]
         self._costs = ForwardCosts.measured(points) if points else None
-        self._waiting: dict[tuple[TargetConnection, bytes], PendingRound] = {}
+        self._waiting: dict[TargetSequence, PendingRound] = {}
         self._candidates = CandidateRounds(info)
 
     @property
@@ -98,7 +98,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         return bool(shares) and bool(self._waiting)
 
     def _owes(self, connection: TargetConnection, sequence_id: bytes) -> bool:
-        return (connection, sequence_id) in self._waiting
+        return self._sequences[connection][sequence_id] in self._waiting
 
     def _is_anybody_running(self) -> bool:
         since = time.perf_counter() - _RUNNING_SECONDS
@@ -115,7 +115,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         elif kind == "candidates":
             message = command.candidates
             sequence = self._find(connection, command.sequence_id, message.epoch)
-            pending = self._waiting.get((connection, command.sequence_id))
+            pending = self._waiting.get(sequence) if sequence is not None else None
             is_judged = self._candidates.keep(sequence, message, pending)
             # They may have come during the pass that judged the round before.
             began = max(arrived, sequence.answered) if sequence is not None else arrived
@@ -145,7 +145,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._memory.join(sequence.cache, sequence.max_length + self._info.max_num_draft_tokens)
         self._keep(connection, sequence_id, sequence)
         span = start_window_span(command.trace_context, sequence, command.round, DraftWindow([]))
-        self._waiting[connection, sequence_id] = PendingRound(
+        self._waiting[sequence] = PendingRound(
             sequence,
             command.round,
             DraftWindow([]),
@@ -158,17 +158,20 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
     def _window(
         self, connection: TargetConnection, sequence_id: bytes, window: target_pb2.Window, arrived: float
     ) -> None:
-        sequence = self._find(connection, sequence_id, window.epoch)
+        sequence = self._known(connection, sequence_id, window.epoch)
         if sequence is None:
             return
-        pending = self._waiting.get((connection, sequence_id))
-        if pending is not None and window.round == pending.round:
+        round_index = window.round
+        pending = self._waiting.get(sequence)
+        if pending is not None and round_index == pending.round:
             return  # Asked before, or a candidate; and about to be answered.
-        if pending is not None and window.round > pending.round:
+        if pending is not None and round_index > pending.round:
             raise FailedPreconditionError(f"round {pending.round} has no verdict yet; wait for it")
-        if sequence.last_event is not None and window.round <= sequence.last_event.round:
+        last = sequence.last_event
+        if last is not None and round_index <= last.round:
+            self._leases.renew((connection, sequence_id))
             for event in sequence.events:
-                if window.round == event.round:
+                if round_index == event.round:
                     self._send(connection, event)
             return
         drafts = read_window(window, sequence.rule, self._info)
@@ -183,10 +186,10 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
         drafts = sequence.fit_window(drafts)
         self._gathering.returned(sequence, arrived)
-        span = start_window_span(window.trace_context, sequence, window.round, drafts)
-        self._waiting[connection, sequence_id] = PendingRound(
+        span = start_window_span(window.trace_context, sequence, round_index, drafts)
+        self._waiting[sequence] = PendingRound(
             sequence,
-            window.round,
+            round_index,
             drafts,
             span,
             arrived,
@@ -201,9 +204,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             return False
         round_index, window, number, context = chosen
         span = start_window_span(context, sequence, round_index, window)
-        self._waiting[sequence.connection, sequence.sequence_id] = PendingRound(
-            sequence, round_index, window, span, now, candidate=number
-        )
+        self._waiting[sequence] = PendingRound(sequence, round_index, window, span, now, candidate=number)
         return True
 
     def _forget(self, connection: TargetConnection, sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:
@@ -212,10 +213,10 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             self._memory.leave(sequence.cache)
             self._gathering.left(sequence)
             self._candidates.close(sequence)
+            pending = self._waiting.pop(sequence, None)
+            if pending is not None:
+                end_span(pending.span, reason)
         super()._forget(connection, sequence_id)
-        pending = self._waiting.pop((connection, sequence_id), None)
-        if pending is not None:
-            end_span(pending.span, reason)
 
     def _check_model(self) -> None:
         self._runner.forward([Work(SequenceCache(), [0], 1)])
@@ -275,9 +276,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                         # No numbers: nobody must start from what led there.
                         pending.cache.withdraw()
                     self._fail_round(pending, refusal)
-        elapsed = time.perf_counter() - started
+        now = time.perf_counter()
         for pending, *_ in shares:
-            pending.compute_seconds += elapsed
+            pending.compute_seconds += now - started
         num_sequences, num_rows = len(shares), pass_rows.total
         for pending, event, verdict in judged:
             timings = verdict.timings
@@ -285,7 +286,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             timings.compute_microseconds = round(pending.compute_seconds * 1e6)
             timings.batch_sequences = num_sequences
             timings.batch_rows = num_rows
-            self._answer(pending, event, verdict)
+            self._answer(pending, event, verdict, now)
+        self._leases.renew(*((pending.sequence.connection, pending.sequence.sequence_id) for pending, *_ in judged))
 
     def _split(self, duration: float, num_rows: int, num_sequences: int) -> tuple[float, float]:
         """What a pass would have taken with nothing in it, and what each sequence added, in seconds."""
@@ -296,7 +298,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         return fixed, (duration - fixed) / num_sequences
 
     def _judge(
-        self, pending: PendingRound, logits: torch.Tensor, highest: list[tuple[int, float]] | None
+        self, pending: PendingRound, logits: torch.Tensor, highest: list[int] | None
     ) -> tuple[target_pb2.TargetEvent, target_pb2.Verdict]:
         """Decide a window by its logits, (draft tokens + 1, vocab_size), or by the `highest`, and commit the outcome.
 
@@ -308,7 +310,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         # Written in place: messages that are put into others are copied.
         verdict = event.opened.first if pending.is_open else event.verdict
         sequence.judge.decide(sequence.token_ids, window, logits, highest, verdict)
-        accepted_nodes = list(verdict.accepted_nodes)
+        accepted_nodes = verdict.accepted_nodes[:]
         sequence.cache.keep_rows(verdict.base_length, accepted_nodes)
         if sequence.feature_states:
             verdict.features = pending.features()
@@ -320,7 +322,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = pending.sequence
         self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, pending.round, refusal)
 
-    def _answer(self, pending: PendingRound, event: target_pb2.TargetEvent, verdict: target_pb2.Verdict) -> None:
+    def _answer(
+        self, pending: PendingRound, event: target_pb2.TargetEvent, verdict: target_pb2.Verdict, now: float
+    ) -> None:
         sequence = pending.sequence
         if pending.is_open:
             event.opened.num_cached_tokens = sequence.cache.num_adopted
@@ -331,12 +335,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         else:
             verdict.candidate = pending.candidate
         sequence.events.append(event)
-        sequence.answered = time.perf_counter()
-        self._leases.renew((sequence.connection, sequence.sequence_id))
-        del self._waiting[sequence.connection, sequence.sequence_id]
+        sequence.answered = now
+        del self._waiting[sequence]
         self._send(sequence.connection, event)
-        if not self._go_on(sequence, sequence.answered) and len(sequence.token_ids) < sequence.max_length:
-            self._gathering.answered(sequence, sequence.answered)
+        if not self._go_on(sequence, now) and len(sequence.token_ids) < sequence.max_length:
+            self._gathering.answered(sequence, now)
         if pending.span.is_recording():
             pending.span.set_attributes(span_attributes(verdict, sequence.cache.num_adopted))
         end_span(pending.span)

@@ -13,7 +13,7 @@ from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
 from specdec.sampling.noise import first_highest_of_rows
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
-from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_rejection
+from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_known, accept_rejection
 from target_service.logprobs import token_logprobs
 
 
@@ -56,7 +56,7 @@ class Judge:
         committed: Sequence[int],
         window: DraftWindow,
         logits: torch.Tensor,
-        highest: Sequence[tuple[int, float]] | None = None,
+        highest: Sequence[int] | None = None,
         verdict: target_pb2.Verdict | None = None,
     ) -> target_pb2.Verdict:
         """The verdict, without timings.
@@ -65,7 +65,8 @@ class Judge:
             committed: committed tokens that the window stands on.
             window: what to judge.
             logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
-            highest: `first_highest_of_rows` of them, if somebody has looked already; read only if this `is_plain`.
+            highest: the index of the highest in each row, if somebody has looked already and found numbers; read only
+                if this `is_plain`.
             verdict: an empty one to write into; None: a new one.
 
         Raises:
@@ -102,10 +103,12 @@ class Judge:
         committed: Sequence[int],
         window: DraftWindow,
         logits: torch.Tensor,
-        highest: Sequence[tuple[int, float]] | None,
+        highest: Sequence[int] | None,
     ) -> Acceptance:
         if self.is_plain:
-            rows = first_highest_of_rows(logits) if highest is None else highest
+            if highest is not None:
+                return accept_known(window.token_ids, window.parents, highest)
+            rows = list(zip(*first_highest_of_rows(logits), strict=True))
             plainly = self._chooser.choose_plainly
             return accept_coupled(window.token_ids, window.parents, lambda node, path: plainly(rows[node + 1]))
         if self._rule == model_pb2.ACCEPTANCE_RULE_COUPLED:

@@ -237,14 +237,14 @@ def read_window(
     Raises:
         InvalidArgumentError: it is malformed whatever it stands on; names the field and the bound.
     """
-    token_ids = list(message.token_ids)
+    token_ids = message.token_ids[:]
     if len(token_ids) > info.max_num_draft_tokens:
         raise InvalidArgumentError(
             f"the window has {len(token_ids)} draft tokens; at most {info.max_num_draft_tokens} are verified"
         )
     if token_ids:
         check_token_ids("window.token_ids", token_ids, info.vocab_size)
-    parents = list(message.parents) or None
+    parents = message.parents[:] if message.parents else None
     if parents is not None:
         if len(parents) != len(token_ids):
             raise InvalidArgumentError("window.parents must be empty or as long as window.token_ids")

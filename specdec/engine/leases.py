@@ -31,10 +31,12 @@ class Leases(Generic[Holder]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def renew(self, holder: Holder) -> None:
-        """It has been heard of, or gets a lease."""
-        self._ends[holder] = self._clock() + self.seconds
-        self._ends.move_to_end(holder)
+    def renew(self, *holders: Holder) -> None:
+        """They have been heard of, or get a lease."""
+        ends = self._clock() + self.seconds
+        for holder in holders:
+            self._ends[holder] = ends
+            self._ends.move_to_end(holder)
 
     def end(self, holder: Holder) -> None:
         """It is gone; harmless if it has no lease."""

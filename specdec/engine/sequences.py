@@ -180,7 +180,18 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
         self._turnover.begin(sequence)
 
     def _find(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> SequenceT | None:
-        """The sequence a command is for; None if the command is a late message of an epoch that is over.
+        """The sequence a command is for, its lease renewed; None if the command is a late message of an old epoch.
+
+        Raises:
+            FailedPreconditionError: as `_known`.
+        """
+        sequence = self._known(connection, sequence_id, epoch)
+        if sequence is not None:
+            self._leases.renew((connection, sequence_id))
+        return sequence
+
+    def _known(self, connection: Connection[EventT], sequence_id: bytes, epoch: int) -> SequenceT | None:
+        """As `_find`, for commands that are owed an answer, with which the lease is renewed.
 
         Raises:
             FailedPreconditionError: no such sequence or epoch is open on this stream.
@@ -192,7 +203,6 @@ class SequenceEngine(abc.ABC, Generic[CommandT, EventT, SequenceT]):
             raise FailedPreconditionError(f"epoch {epoch} is not open; the open one is {sequence.epoch}")
         if epoch < sequence.epoch:
             return None
-        self._leases.renew((connection, sequence_id))
         return sequence
 
     def _forget(self, connection: Connection[EventT], sequence_id: bytes, reason: BaseException = NOBODY_WAITS) -> None:

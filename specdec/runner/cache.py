@@ -141,7 +141,7 @@ class SequenceCache:
 
         `rows` increases, so a chain (0, 1, 2, ...) moves nothing. All of them were written by the last pass.
         """
-        if rows and rows != list(range(len(rows))):
+        if rows and rows[-1] != len(rows) - 1:
             slots = self.slots(base, self.length)
             self._pool.storage.move([slots[row] for row in rows], slots[: len(rows)])
         self.truncate(base + len(rows))

@@ -114,10 +114,10 @@ class ModelRunner:
         logits = output.logits[0, :, : self._vocab_size].float()
         for work in batch:
             work.cache.length += len(work.token_ids)
-        if self._hidden_states is not None:
+        if self._hidden_states is not None and (states := self._hidden_states.all()):
             if self._keeps_states:
-                for number, states in self._hidden_states.all().items():
-                    ragged_batch.write_states(number, states)
+                for number, rows in states.items():
+                    ragged_batch.write_states(number, rows)
             _give_features(batch, self._hidden_states)
         return PassLogits(logits, [work.num_logits for work in batch])
 

@@ -12,6 +12,7 @@ to the last bit, which library logarithms do not promise. Each operation is its 
 import enum
 import math
 
+import numpy as np
 import torch
 
 _MASK = (1 << 64) - 1
@@ -125,21 +126,25 @@ def first_highest(numbers: torch.Tensor) -> tuple[int, float]:
     return index, float(array[index])
 
 
-def first_highest_of_rows(rows: torch.Tensor) -> list[tuple[int, float]]:
-    """`first_highest` of each row of some float32 numbers, (rows, any); a device is asked once for all of them."""
+def first_highest_of_rows(rows: torch.Tensor) -> tuple[list[int], list[float]]:
+    """`first_highest` of each row of some float32 numbers, (rows, any): the indices, and the values.
+
+    A device is asked once for all of them.
+    """
     if rows.device.type == "cpu":
         array = rows.numpy()
-        return [(index, array.item(row, index)) for row, index in enumerate(array.argmax(-1).tolist())]
+        index = array.argmax(-1)
+        return index.tolist(), array[np.arange(len(index)), index].tolist()
     return first_highest_on_device(rows)
 
 
-def first_highest_on_device(rows: torch.Tensor) -> list[tuple[int, float]]:
+def first_highest_on_device(rows: torch.Tensor) -> tuple[list[int], list[float]]:
     """As `first_highest_of_rows`, found where they are; one way to the host."""
     index = rows.argmax(-1)
     highest = rows.gather(1, index[:, None])[:, 0]
     # In one tensor for one way to the host, and as integers: float32 would round large indices.
     indices, bits = torch.stack([index, highest.view(torch.int32).long()]).cpu()
-    return list(zip(indices.tolist(), bits.int().view(torch.float32).tolist(), strict=True))
+    return indices.tolist(), bits.int().view(torch.float32).tolist()
 
 
 def _noise_bits(key: int, token_ids: torch.Tensor) -> torch.Tensor:

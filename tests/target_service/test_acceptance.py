@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from target_service.acceptance import Acceptance, accept_coupled
+from target_service.acceptance import Acceptance, accept_coupled, accept_known
 
 VOCAB = 3
 MAX_NODES = 3
@@ -46,6 +46,8 @@ def check(tokens: Sequence[int], parents: Sequence[int] | None, target: Sequence
     assert outcome.is_bonus == (end not in tree)
     # Each position is decided once, in order, with the drafts before it.
     assert asked == [(node, tuple(tokens[n] for n in path_to(node, tree))) for node in (-1, *path_to(end, tree))]
+    own_tokens = [target[len(path_to(node, tree))] for node in range(-1, len(tokens))]
+    assert accept_known(tokens, parents, own_tokens) == outcome
 
 
 @pytest.mark.parametrize("num_nodes", range(MAX_NODES + 1))

@@ -207,15 +207,20 @@ def test_no_token_comes_of_logits_that_are_no_numbers(
     assert "not finite numbers" in event.failed.message
 
 
-def test_a_model_that_gives_no_numbers_fails_the_sequence_alone(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+def test_a_model_that_gives_no_numbers_fails_the_sequence_alone(
+    params: SamplingParams, caplog: pytest.LogCaptureFixture
+) -> None:
     target = Target()
     forward = target.runner.forward
 
+    @torch.inference_mode()
     def broken_for_the_first(batch: Sequence[Work]) -> list[torch.Tensor]:
-        first, *others = forward(batch)
-        return [first.index_fill(1, torch.tensor([7]), torch.nan), *others]
+        logits = forward(batch)
+        logits[0][:, 7] = torch.nan
+        return logits
 
-    clients = some_clients(target)[:2]
+    clients = [Client(target, [5, 9, number], params) for number in (200, 201)]
     for client in clients:
         client.open()
     target.runner.forward = broken_for_the_first  # type: ignore[method-assign]

@@ -36,8 +36,8 @@ def test_rows_are_looked_at_together_where_the_highest_logit_decides(
         client.open()
     seen: dict[str, list[int]] = {"passes": [], "windows": []}
 
-    def counting(where: str) -> Callable[[torch.Tensor], list[tuple[int, float]]]:
-        def count(rows: torch.Tensor) -> list[tuple[int, float]]:
+    def counting(where: str) -> Callable[[torch.Tensor], tuple[list[int], list[float]]]:
+        def count(rows: torch.Tensor) -> tuple[list[int], list[float]]:
             seen[where].append(len(rows))
             return look(rows)
 
@@ -63,7 +63,7 @@ def test_rows_are_looked_at_together_where_the_highest_logit_decides(
 def test_a_look_that_fails_fails_nobody_whose_own_rows_can_be_looked_at(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(rows: torch.Tensor) -> list[tuple[int, float]]:
+    def fail(rows: torch.Tensor) -> tuple[list[int], list[float]]:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(highest, "first_highest_of_rows", fail)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import grpc
+import torch
 
 from specdec.engine.memory import CacheMemory
 from specdec.runner.pool import KVPool
+from specdec.runner.runner import Work
 from tests.target_service.driving import Client, Target, generate
 
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION.value[0]
@@ -54,6 +57,39 @@ def test_each_command_renews_the_lease_and_so_does_the_answer() -> None:
     busy.verify([1])
     (event,) = idle.connection.take()
     assert event.failed.code == PRECONDITION
+
+
+def test_a_lease_begins_with_the_answer() -> None:
+    target = Target(lease_seconds=10.0)
+    now = [0.0]
+    target.engine._leases._clock = lambda: now[0]
+    client = Client(target, PROMPT)
+    client.open()
+    forward = target.runner.forward
+
+    def long_pass(batch: Sequence[Work]) -> list[torch.Tensor]:
+        now[0] = 9.0
+        return forward(batch)
+
+    target.runner.forward = long_pass  # type: ignore[method-assign]
+    client.verify([1])
+    for now[0], num_sequences in ((18.9, 1), (19.1, 0)):
+        target.engine.step()
+        assert target.engine.num_sequences == num_sequences
+
+
+def test_asking_for_the_same_verdict_again_renews_it() -> None:
+    target = Target(lease_seconds=0.3)
+    client, idle = Client(target, PROMPT), Client(target, PROMPT)
+    client.open()
+    idle.open()
+    command = client.window_command([1])
+    (event,) = target.ask(client.connection, command)
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        assert target.ask(client.connection, command) == [event]
+        time.sleep(0.02)
+    assert target.engine.num_sequences == 1
 
 
 def test_old_messages_do_not_renew_it() -> None:

@@ -18,6 +18,10 @@ def test_a_lease_ends_unless_it_is_renewed() -> None:
     assert leases.expired() == ["b"]
     now[0] = 19.0
     assert leases.expired() == ["b", "a"]
+    leases.renew("a", "b")
+    assert leases.expired() == []
+    now[0] = 29.0
+    assert leases.expired() == ["a", "b"]
     leases.end("b")
     leases.end("b")
     leases.renew("a")

@@ -172,7 +172,7 @@ def test_the_first_of_the_highest_is_found(numbers: list[float], expected: int) 
     assert index == expected
     assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
     for look in (first_highest_of_rows, first_highest_on_device):
-        ((_, zero), (index, value)) = look(torch.tensor([[0.0] * len(numbers), numbers]))
+        (_, index), (zero, value) = look(torch.tensor([[0.0] * len(numbers), numbers]))
         assert (zero, index) == (0.0, expected)
         assert value == pytest.approx(numbers[expected], abs=0, nan_ok=True)
 
@@ -181,5 +181,6 @@ def test_the_highest_of_many_rows_are_those_of_each() -> None:
     # Rows of a padded vocabulary do not lie side by side.
     rows = torch.randn(7, 4_000, generator=torch.Generator().manual_seed(5))[:, :3_000]
     for look in (first_highest_of_rows, first_highest_on_device):
-        assert look(rows) == [first_highest(row) for row in rows]
-        assert look(rows[:0]) == []
+        indices, values = look(rows)
+        assert list(zip(indices, values, strict=True)) == [first_highest(row) for row in rows]
+        assert look(rows[:0]) == ([], [])
