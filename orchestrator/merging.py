@@ -11,17 +11,16 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """What the streams yield, as it comes, until all have ended.
+def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
+    """What the streams yield, as it comes, until all have ended; a single one as it is.
 
-    The streams run ahead of the reader by one item each. If one raises, its exception is raised here and the others are
+    Several run ahead of the reader by one item each. If one raises, its exception is raised here and the others are
     closed; so they are if this is closed.
     """
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as stream:
-            async for item in stream:
-                yield item
-        return
+    return streams[0] if len(streams) == 1 else _merged(streams)
+
+
+async def _merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     queue: asyncio.Queue[Item | _End] = asyncio.Queue(maxsize=len(streams))
 
     async def pump(stream: AsyncGenerator[Item, None]) -> None:

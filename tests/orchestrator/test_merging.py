@@ -36,6 +36,11 @@ async def test_everything_comes_and_each_stream_in_order(names: str) -> None:
     assert streams.num_open == 0
 
 
+async def test_a_single_stream_has_nothing_around_it() -> None:
+    alone = Streams().count("a", 5)
+    assert merged([alone]) is alone
+
+
 @pytest.mark.parametrize("others", ["", "bc"])
 async def test_a_failure_closes_the_others(others: str) -> None:
     streams = Streams()
