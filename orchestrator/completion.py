@@ -119,18 +119,21 @@ class Completion:
                         span=span,
                     )
                 self.finish = piece.finish
-                delta = generation_pb2.Delta(
-                    text=piece.text,
-                    token_ids=piece.token_ids,
-                    logprobs=piece.logprobs,
-                    round=done.report(),
-                    completion=self._index,
-                    text_lengths=piece.text_lengths,
-                )
-                yield generation_pb2.GenerateResponse(delta=delta)
+                yield self._delta(done, piece)
         if self.finish is None:
             raise RuntimeError("the rounds ended before the output did")
         yield self._finished(self.finish)
+
+    def _delta(self, done: Round, piece: OutputPiece) -> generation_pb2.GenerateResponse:
+        response = generation_pb2.GenerateResponse()
+        delta = response.delta
+        delta.text = piece.text
+        delta.token_ids.extend(piece.token_ids)
+        delta.logprobs.extend(piece.logprobs)
+        done.write(delta.round)
+        delta.completion = self._index
+        delta.text_lengths.extend(piece.text_lengths)
+        return response
 
     def _finished(self, finish: Finish) -> generation_pb2.GenerateResponse:
         finished = self.stats.finished(finish)

@@ -130,9 +130,9 @@ class Drafter:
         ahead = AheadWish(self._drafts_ahead(sizes), sizes.model)
         if under_way is not None:
             sizes = WindowSizes(len(under_way), len(under_way))
-            ahead = replace(ahead, is_candidate=True)
+            ahead = ahead._replace(is_candidate=True)
         if ahead.is_wanted and self._on_candidates is not None and self._pipeline.pushes_candidates:
-            ahead = replace(ahead, max_candidates=MAX_CANDIDATES)
+            ahead = ahead._replace(max_candidates=MAX_CANDIDATES)
         self._asked, self._asked_round, self._ahead = sizes, round_index, ahead
         self._asked_at = time.perf_counter()
         if sizes.largest:
@@ -154,7 +154,7 @@ class Drafter:
             self._link = self._link or self._choice.likely
             if self._reads_features:
                 # Its model would draft from guesses alone. The verdict of this round brings it what it needs.
-                self._asked = sizes = replace(sizes, model=0)
+                self._asked = sizes = sizes._replace(model=0)
                 self._lacks_features = True
             self._open(round_index, sizes)
             self._num_lacking = self._lacking(sizes)

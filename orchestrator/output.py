@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.detokenizer import IncrementalDetokenizer
 from orchestrator.stops import StopStringScanner
@@ -20,8 +21,7 @@ class Finish:
     stop_token_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPiece:
+class OutputPiece(NamedTuple):
     """What one round adds to the output."""
 
     text: str

@@ -123,22 +123,22 @@ class Round:
             attributes[names.ROUND_FALLBACK] = self.drafted.fallback_cause
         return attributes
 
-    def report(self) -> generation_pb2.RoundReport:
-        """As the client gets it."""
-        verdict = self.judged.verdict
-        return generation_pb2.RoundReport(
-            round=self.index,
-            base_length=verdict.base_length,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
-            next_token_kind=verdict.next_token_kind,
-            wall_microseconds=round(self.wall_seconds * 1e6),
-            draft_wait_microseconds=round(self.drafted.wait_seconds * 1e6),
-            verify_wait_microseconds=round(self.judged.wait_seconds * 1e6),
-            draft=self.drafted.timings,
-            verify=verdict.timings,
-            lost_draft_mass=self.judged.window.lost_mass,
-            draft_ahead=self.drafted.ahead,
-            is_candidate=self.is_candidate,
-            draft_source=self.drafted.source if self.num_draft_tokens else draft_pb2.DRAFT_SOURCE_UNSPECIFIED,
-        )
+    def write(self, report: generation_pb2.RoundReport) -> None:
+        """Tell the client, in an empty report: one that is made and put into a message is copied."""
+        drafted, verdict = self.drafted, self.judged.verdict
+        report.round = self.index
+        report.base_length = verdict.base_length
+        report.num_accepted_tokens = self.num_accepted_tokens
+        report.next_token_kind = verdict.next_token_kind
+        report.wall_microseconds = round(self.wall_seconds * 1e6)
+        report.draft_wait_microseconds = round(drafted.wait_seconds * 1e6)
+        report.verify_wait_microseconds = round(self.judged.wait_seconds * 1e6)
+        if drafted.timings is not None:
+            report.draft.CopyFrom(drafted.timings)
+        report.verify.CopyFrom(verdict.timings)
+        if num_draft_tokens := self.num_draft_tokens:
+            report.num_draft_tokens = num_draft_tokens
+            report.draft_source = drafted.source
+            report.lost_draft_mass = self.judged.window.lost_mass
+        report.draft_ahead = drafted.ahead
+        report.is_candidate = self.is_candidate

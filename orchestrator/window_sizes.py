@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSizes:
+class WindowSizes(NamedTuple):
     """Most draft tokens of one window. What lookup finds costs next to nothing, so more of it may be worth a try."""
 
     model: int
@@ -23,7 +22,7 @@ class WindowSizes:
 
     def at_most(self, limit: int) -> WindowSizes:
         """The same, cut to a limit."""
-        return WindowSizes(min(self.model, limit), min(self.lookup, limit), min(self.steps, limit))
+        return self if max(self) <= limit else WindowSizes(*(min(size, limit) for size in self))
 
 
 NO_TOKENS = WindowSizes(0, 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import grpc.aio
 
@@ -142,8 +141,7 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         return response.load if response.HasField("load") else None
 
 
-@dataclass(frozen=True, slots=True)
-class AheadWish:
+class AheadWish(NamedTuple):
     """What a commit wants of drafting ahead."""
 
     is_wanted: bool = False
@@ -231,26 +229,29 @@ class DraftSequence:
         for held in self._held:
             self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=held))
         self._held, self._num_held_bytes = [], 0
-        message = draft_pb2.DraftCommit(
-            epoch=self._mailbox.epoch,
-            round=round_index,
-            base_length=base_length,
-            num_accepted_tokens=len(accepted_nodes),
-            next_token_id=next_token_id,
-            committed_length=base_length + len(accepted_nodes) + 1,
-            checksum=checksum,
-            num_draft_tokens=sizes.model,
-            num_lookup_tokens=sizes.lookup,
-            max_draft_steps=sizes.steps,
-            accepted_nodes=() if accepted_nodes == list(range(len(accepted_nodes))) else accepted_nodes,
-            trace_context=trace_context,
-            features=features,
-            draft_ahead=ahead.is_wanted,
-            num_ahead_tokens=ahead.num_draft_tokens,
-            max_candidates=ahead.max_candidates,
-            is_candidate=ahead.is_candidate,
-        )
-        self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, commit=message))
+        # Written in its place: a message that is put into another is copied.
+        command = draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id)
+        commit = command.commit
+        commit.epoch = self._mailbox.epoch
+        commit.round = round_index
+        commit.base_length = base_length
+        commit.num_accepted_tokens = len(accepted_nodes)
+        commit.next_token_id = next_token_id
+        commit.committed_length = base_length + len(accepted_nodes) + 1
+        commit.checksum = checksum
+        commit.num_draft_tokens, commit.num_lookup_tokens, commit.max_draft_steps = sizes
+        if accepted_nodes != list(range(len(accepted_nodes))):
+            commit.accepted_nodes.extend(accepted_nodes)
+        if trace_context is not None:
+            commit.trace_context.CopyFrom(trace_context)
+        if features:
+            commit.features = features
+        if ahead != NOTHING_AHEAD:
+            commit.draft_ahead = ahead.is_wanted
+            commit.num_ahead_tokens = ahead.num_draft_tokens
+            commit.max_candidates = ahead.max_candidates
+            commit.is_candidate = ahead.is_candidate
+        self._link.send(command)
 
     async def proposal(self, timeout_seconds: float) -> draft_pb2.Proposal:
         """The proposal last asked for.

@@ -156,19 +156,21 @@ class TargetSequence:
             Refusal: the target refused or failed the sequence.
         """
         self._mailbox.expect(round_index)
-        message = target_pb2.Window(
-            epoch=self._mailbox.epoch,
-            round=round_index,
-            base_length=base_length,
-            checksum=checksum,
-            token_ids=window.token_ids,
-            parents=window.parents,
-            distributions=window.distributions,
-            trace_context=trace_context,
-            max_feature_tokens=window.max_feature_tokens,
-            without_features=window.without_features,
-        )
-        self.link.send(target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id, window=message))
+        # Written in its place: a message that is put into another is copied.
+        command = target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id)
+        message = command.window
+        message.epoch = self._mailbox.epoch
+        message.round = round_index
+        message.base_length = base_length
+        message.checksum = checksum
+        message.token_ids.extend(window.token_ids)
+        message.parents.extend(window.parents)
+        message.distributions.extend(window.distributions)
+        if trace_context is not None:
+            message.trace_context.CopyFrom(trace_context)
+        message.max_feature_tokens = window.max_feature_tokens
+        message.without_features = window.without_features
+        self.link.send(command)
 
     def push(
         self,

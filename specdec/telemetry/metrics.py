@@ -4,8 +4,7 @@ Levels (open sequences, active requests, queue length) are told as they are, nev
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import grpc
 from opentelemetry import metrics, trace
@@ -27,8 +26,7 @@ _NO_CONTEXT = Context()
 _PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTimes:
+class RoundTimes(NamedTuple):
     """Where the time of one round went, in seconds: a field for each of `names.ROUND_PARTS`."""
 
     draft_queue: float = 0.0
