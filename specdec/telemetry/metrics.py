@@ -23,7 +23,7 @@ CandidateOutcome = Literal["hit", "miss", "stale", "closed"]
 """It was judged; another outcome came true; it came for an epoch or a round that is over; the sequence ended."""
 
 _NO_CONTEXT = Context()
-_PART_ATTRIBUTES = {part: {names.ROUND_PART: part} for part in names.ROUND_PARTS}
+_PART_ATTRIBUTES = [{names.ROUND_PART: part} for part in names.ROUND_PARTS]
 
 
 class RoundTimes(NamedTuple):
@@ -38,7 +38,7 @@ class RoundTimes(NamedTuple):
 
     def attributes(self) -> dict[str, float]:
         """As attributes of the round span."""
-        return {attribute: getattr(self, part) for part, attribute in names.ROUND_PARTS.items()}
+        return dict(zip(names.ROUND_PARTS.values(), self, strict=True))
 
 
 class _Tally:
@@ -164,8 +164,8 @@ class OrchestratorMetrics:
         context = exemplar_context(span)
         self._round_duration.record(duration_seconds, None, context)
         self._inter_token_latency.record(seconds_per_token, None, context)
-        for part, attributes in _PART_ATTRIBUTES.items():
-            self._round_part_duration.record(getattr(times, part), attributes)
+        for seconds, attributes in zip(times, _PART_ATTRIBUTES, strict=True):
+            self._round_part_duration.record(seconds, attributes)
 
     def resync(self, link: LinkName) -> None:
         """A sequence was opened again because the service's copy was lost or out of step."""

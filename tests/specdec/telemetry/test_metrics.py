@@ -1,4 +1,3 @@
-from dataclasses import fields
 from typing import Any
 
 import grpc
@@ -232,7 +231,7 @@ def test_histograms_keep_the_trace_of_a_measurement(recorder: Recorder) -> None:
 
 
 def test_the_times_of_a_round_are_its_span_s_attributes() -> None:
-    assert [field.name for field in fields(RoundTimes)] == list(names.ROUND_PARTS)
+    assert RoundTimes._fields == tuple(names.ROUND_PARTS)
     assert RoundTimes(network=0.5).attributes()[names.ROUND_NETWORK_SECONDS] == 0.5
 
 
