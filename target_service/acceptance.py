@@ -60,12 +60,10 @@ def accept_known(draft_tokens: Sequence[int], parents: Sequence[int] | None, own
     """`accept_coupled` where the target's token behind each node is known: `own_tokens[node + 1]`."""
     if parents is not None:
         return accept_coupled(draft_tokens, parents, lambda node, path: own_tokens[node + 1])
-    length = 0
-    for draft_token, own_token in zip(draft_tokens, own_tokens, strict=False):
-        if draft_token != own_token:
-            break
+    length, most = 0, len(draft_tokens)
+    while length < most and draft_tokens[length] == own_tokens[length]:
         length += 1
-    return Acceptance(list(range(length)), own_tokens[length], is_bonus=length == len(draft_tokens))
+    return Acceptance(list(range(length)), own_tokens[length], is_bonus=length == most)
 
 
 def _accept_chain(draft_tokens: Sequence[int], choose: Callable[[int, Sequence[int]], int]) -> Acceptance:
