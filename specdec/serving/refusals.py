@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc
@@ -77,8 +77,7 @@ def _streaming(behaviour: Any, first: Callable[[Any], Any], method: str) -> Any:
             if inspect.isasyncgenfunction(behaviour):
                 async with aclosing(behaviour(first(request), context)) as responses:
                     async for response in responses:
-                        with _telling_the_client():
-                            await context.write(response)
+                        await _tell(context.write(response))
             else:
                 await behaviour(first(request), context)
         except grpc.aio.AbortError:
@@ -91,11 +90,10 @@ def _streaming(behaviour: Any, first: Callable[[Any], Any], method: str) -> Any:
 
 async def _abort(context: Context, method: str, error: Exception) -> None:
     """Never returns: ends the call with the status of `error`."""
-    with _telling_the_client():
-        if isinstance(error, Refusal) and error.code is not grpc.StatusCode.INTERNAL:
-            await context.abort(error.code, str(error), _details(error))
-        logger.error("%s failed", method, exc_info=error)
-        await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+    if isinstance(error, Refusal) and error.code is not grpc.StatusCode.INTERNAL:
+        await _tell(context.abort(error.code, str(error), _details(error)))
+    logger.error("%s failed", method, exc_info=error)
+    await _tell(context.abort(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE))
 
 
 def _details(refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
@@ -105,11 +103,10 @@ def _details(refusal: Refusal) -> tuple[tuple[str, bytes], ...]:
     return ((STATUS_DETAILS_KEY, refusal.to_status().SerializeToString()),)
 
 
-@contextmanager
-def _telling_the_client() -> Iterator[None]:
-    """Around what is sent: if the client has just left, the call is cancelled, and nothing has failed."""
+async def _tell(sending: Awaitable[None]) -> None:
+    """Send something: if the client has just left, the call is cancelled, and nothing has failed."""
     try:
-        yield
+        await sending
     except grpc.aio.InternalError:
         raise asyncio.CancelledError from None
 
