@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from opentelemetry.trace import INVALID_SPAN
+
 from draft_service.drafters.drafter import Drafter
 from draft_service.sequence import Draft, DraftSequence, check_ahead
 from specdec.draft_source import source_name
@@ -110,13 +112,19 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             self._open(connection, command.sequence_id, command.open, arrived)
         elif kind == "commit":
             self._commit(connection, command.sequence_id, command.commit, arrived)
+        elif kind == "features":
+            self._take_features(connection, command.sequence_id, command.features, arrived)
         elif kind == "close":
             self._forget(connection, command.sequence_id)
         else:
-            raise InvalidArgumentError("a command is neither open, commit nor close")
+            raise InvalidArgumentError("a command is neither open, commit, features nor close")
 
     def _refuse(self, connection: DraftConnection, command: draft_pb2.DraftCommand, refusal: Refusal) -> None:
-        asked = command.open if command.HasField("open") else command.commit
+        kind = command.WhichOneof("command")
+        if kind == "features":
+            self._fail(connection, command.sequence_id, command.features.epoch, 0, refusal)
+            return
+        asked = command.open if kind == "open" else command.commit
         self._fail(connection, command.sequence_id, asked.epoch, asked.round, refusal)
 
     def _open(
@@ -150,6 +158,18 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
             draft.num_ahead_wanted = commit.num_ahead_tokens
             draft.max_candidates = commit.max_candidates
             draft.is_candidate = commit.is_candidate
+
+    def _take_features(
+        self, connection: DraftConnection, sequence_id: bytes, command: draft_pb2.DraftFeatures, arrived: float
+    ) -> None:
+        sequence = self._find(connection, sequence_id, command.epoch)
+        if sequence is None:
+            return
+        sequence.take_features(command.told)
+        # What is in the making goes on with them.
+        self._drafts.setdefault(
+            (connection, sequence_id), Draft(sequence, 0, 0, 0, INVALID_SPAN, arrived, is_open=False, is_early=True)
+        )
 
     def _begin(
         self,
@@ -192,6 +212,10 @@ class DraftEngine(SequenceEngine[draft_pb2.DraftCommand, draft_pb2.DraftEvent, D
         sequence = draft.sequence
         self._leases.renew((sequence.connection, sequence.sequence_id))
         del self._drafts[sequence.connection, sequence.sequence_id]
+        if draft.is_early:
+            event = draft_pb2.DraftEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch)
+            event.prefilled.length = draft.num_known
+            self._send(sequence.connection, event)
         if not draft.is_asked:
             end_span(draft.span)
             return

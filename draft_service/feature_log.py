@@ -48,6 +48,12 @@ class FeatureLog:
             raise InvalidArgumentError("features are not all finite numbers")
         return features
 
+    @property
+    def end(self) -> int:
+        """Position behind the last token that there are features of."""
+        start, part = self._parts[-1] if self._parts else (0, ())
+        return start + len(part)
+
     def add(self, features: torch.Tensor, end: int) -> None:
         """Take features over.
 

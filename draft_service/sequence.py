@@ -102,6 +102,18 @@ class DraftSequence:
             else None,
         )
 
+    def take_features(self, told: model_pb2.FeaturesTold) -> None:
+        """Keep features of committed tokens.
+
+        Raises:
+            InvalidArgumentError: they have no meaning here.
+        """
+        if self.features is None:
+            raise InvalidArgumentError("this drafter reads no features")
+        if told.end > len(self.token_ids):
+            raise InvalidArgumentError(f"features end at token {told.end}; {len(self.token_ids)} are committed")
+        self.features.add(self.features.read(told.features), told.end)
+
     def commit(self, commit: draft_pb2.DraftCommit, vocab_size: int) -> int:
         """Take note of a round's outcome; returns how many of the tokens proposed were accepted.
 
@@ -164,6 +176,8 @@ class Draft:
     span: Span
     arrived: float
     is_open: bool
+    is_early: bool = False
+    """Only prefill, of the tokens whose features were told before the commit."""
     token_ids: list[int] = field(default_factory=list)
     max_steps: int = 0
     """Steps that a model may take; 0: one for each token."""
@@ -214,6 +228,14 @@ class Draft:
     def is_asked(self) -> bool:
         """Whether a proposal is wanted; else it is only prefill."""
         return self.num_lookup > 0
+
+    @property
+    def num_known(self) -> int:
+        """Tokens that may be run now: those committed, and its own; of a prefill, as far as features have been told."""
+        features = self.sequence.features
+        if features is None or self.is_asked:
+            return self.base_length + len(self.token_ids)
+        return min(self.base_length, features.end)
 
     @property
     def base_length(self) -> int:

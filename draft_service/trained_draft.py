@@ -26,7 +26,7 @@ from draft_service.target_tensors import (
     sha256_of,
     target_name,
 )
-from specdec.features import MAX_BYTES, feature_bytes
+from specdec.features import MAX_KEPT_BYTES, feature_bytes
 from specdec.kernels.few_rows import pack_for_few_rows, packed_dtype
 from specdec.kernels.int8 import has_int8
 from specdec.kernels.replacing import give_kernels
@@ -191,7 +191,7 @@ def load_trained_draft(
         device=str(model.device),
         hidden_size=config.hidden_size if origin.features else 0,
         feature_states=origin.features,
-        max_feature_tokens=MAX_BYTES // feature_bytes(len(origin.features), config.hidden_size)
+        max_feature_tokens=MAX_KEPT_BYTES // feature_bytes(len(origin.features), config.hidden_size)
         if origin.features
         else 0,
     )

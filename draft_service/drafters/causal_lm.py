@@ -67,7 +67,7 @@ class _PendingStep:
 
     @property
     def num_uncached_tokens(self) -> int:
-        return self.draft.base_length + len(self.draft.token_ids) - self.state.cache.length
+        return self.draft.num_known - self.state.cache.length
 
     @property
     def is_prefill(self) -> bool:
@@ -213,11 +213,11 @@ class CausalLMDrafter:
             state = self._states[id(draft.sequence)]
             draft.drafts_ahead = draft.drafts_ahead and not draft.is_tree and self.ahead_budget.max_rows > 0
             step = _PendingStep(draft, state, self.info.max_context_length)
-            state.is_behind = state.is_behind or step.num_uncached_tokens > most_behind
-            # No more tokens can be run than the context holds, and features of a prompt come when it is prefilled.
-            waits = self._feature_runner is not None and not draft.num_wanted
+            state.is_behind = state.is_behind or draft.is_early or step.num_uncached_tokens > most_behind
+            # No more tokens can be run than the context holds.
             is_for_lookup = draft.is_asked and not draft.num_wanted
-            if waits or is_for_lookup or draft.base_length + len(draft.token_ids) > self.info.max_context_length:
+            is_too_long = draft.base_length + len(draft.token_ids) > self.info.max_context_length
+            if is_for_lookup or is_too_long or (not draft.num_wanted and step.num_uncached_tokens <= 0):
                 draft.is_done = True
             else:
                 steps.append(step)
@@ -294,7 +294,9 @@ class CausalLMDrafter:
         """What goes into the next pass."""
         since = time.perf_counter() - _RUNNING_SECONDS
         is_anybody_running = any(state.served > since for state in self._states.values())
-        planned = self._scheduler.plan(self._memory.ready(steps), is_anybody_running=is_anybody_running)
+        # What features were told of may have been found in memory.
+        ready = [step for step in self._memory.ready(steps) if step.num_uncached_tokens > 0]
+        planned = self._scheduler.plan(ready, is_anybody_running=is_anybody_running)
         if self._memory.is_short(planned):
             self._ahead.give_way()
         shares = self._memory.fit(planned)

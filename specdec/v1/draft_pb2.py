@@ -27,17 +27,17 @@ from specdec.v1 import model_pb2 as specdec_dot_v1_dot_model__pb2
 from specdec.v1 import sampling_pb2 as specdec_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16specdec/v1/draft.proto\x12\nspecdec.v1\x1a\x17google/rpc/status.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\"!\n\x1f\x44raftServiceGetModelInfoRequest\"M\n DraftServiceGetModelInfoResponse\x12)\n\nmodel_info\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ModelInfo\"<\n\x0eProposeRequest\x12*\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x18.specdec.v1.DraftCommand\"\xa9\x01\n\x0c\x44raftCommand\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12%\n\x04open\x18\x02 \x01(\x0b\x32\x15.specdec.v1.DraftOpenH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.specdec.v1.DraftCommitH\x00\x12\'\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x16.specdec.v1.DraftCloseH\x00\x42\t\n\x07\x63ommand\"\xd9\x02\n\tDraftOpen\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x15\n\rprompt_length\x18\x03 \x01(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\r\n\x05round\x18\x06 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\r\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x0e\n\x06tenant\x18\t \x01(\x0c\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x19\n\x11num_lookup_tokens\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x0c \x01(\r\"\xa6\x03\n\x0b\x44raftCommit\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\r\x12\x15\n\rnext_token_id\x18\x05 \x01(\r\x12\x18\n\x10\x63ommitted_length\x18\x06 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x07\x12\x18\n\x10num_draft_tokens\x18\x08 \x01(\r\x12/\n\rtrace_context\x18\t \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x10\n\x08\x66\x65\x61tures\x18\n \x01(\x0c\x12\x19\n\x11num_lookup_tokens\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x0c \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\r \x03(\r\x12\x13\n\x0b\x64raft_ahead\x18\x0e \x01(\x08\x12\x18\n\x10num_ahead_tokens\x18\x0f \x01(\r\x12\x16\n\x0emax_candidates\x18\x10 \x01(\r\x12\x14\n\x0cis_candidate\x18\x11 \x01(\x08\"\x0c\n\nDraftClose\"Y\n\x0fProposeResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.specdec.v1.DraftEvent\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.specdec.v1.Load\"\xc6\x01\n\nDraftEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12(\n\x08proposal\x18\x04 \x01(\x0b\x32\x14.specdec.v1.ProposalH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12,\n\ncandidates\x18\x06 \x01(\x0b\x32\x16.specdec.v1.CandidatesH\x00\x42\x07\n\x05\x65vent\"L\n\nCandidates\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12)\n\ncandidates\x18\x02 \x03(\x0b\x32\x15.specdec.v1.Candidate\"R\n\tCandidate\x12\x1b\n\x13num_accepted_tokens\x18\x01 \x01(\r\x12\x15\n\rnext_token_id\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"\x8b\x02\n\x08Proposal\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0f\n\x07parents\x18\x03 \x03(\x11\x12\x34\n\rdistributions\x18\x04 \x03(\x0b\x32\x1d.specdec.v1.DraftDistribution\x12$\n\x07timings\x18\x05 \x01(\x0b\x32\x13.specdec.v1.Timings\x12\'\n\x06source\x18\x06 \x01(\x0e\x32\x17.specdec.v1.DraftSource\x12\'\n\x05\x61head\x18\x07 \x01(\x0e\x32\x18.specdec.v1.AheadOutcome\x12\x18\n\x10num_ahead_tokens\x18\x08 \x01(\r*\x8d\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44RAFT_SOURCE_MODEL\x10\x01\x12\x16\n\x12\x44RAFT_SOURCE_NGRAM\x10\x02\x12\x17\n\x13\x44RAFT_SOURCE_SUFFIX\x10\x03\x12\x17\n\x13\x44RAFT_SOURCE_MEMORY\x10\x04*\\\n\x0c\x41headOutcome\x12\x1d\n\x19\x41HEAD_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41HEAD_OUTCOME_HIT\x10\x01\x12\x16\n\x12\x41HEAD_OUTCOME_MISS\x10\x02\x32\xc1\x01\n\x0c\x44raftService\x12i\n\x0cGetModelInfo\x12+.specdec.v1.DraftServiceGetModelInfoRequest\x1a,.specdec.v1.DraftServiceGetModelInfoResponse\x12\x46\n\x07Propose\x12\x1a.specdec.v1.ProposeRequest\x1a\x1b.specdec.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16specdec/v1/draft.proto\x12\nspecdec.v1\x1a\x17google/rpc/status.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\"!\n\x1f\x44raftServiceGetModelInfoRequest\"M\n DraftServiceGetModelInfoResponse\x12)\n\nmodel_info\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ModelInfo\"<\n\x0eProposeRequest\x12*\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x18.specdec.v1.DraftCommand\"\xd8\x01\n\x0c\x44raftCommand\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12%\n\x04open\x18\x02 \x01(\x0b\x32\x15.specdec.v1.DraftOpenH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.specdec.v1.DraftCommitH\x00\x12\'\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x16.specdec.v1.DraftCloseH\x00\x12-\n\x08\x66\x65\x61tures\x18\x05 \x01(\x0b\x32\x19.specdec.v1.DraftFeaturesH\x00\x42\t\n\x07\x63ommand\"\xd9\x02\n\tDraftOpen\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x15\n\rprompt_length\x18\x03 \x01(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\r\n\x05round\x18\x06 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\r\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x0e\n\x06tenant\x18\t \x01(\x0c\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x19\n\x11num_lookup_tokens\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x0c \x01(\r\"\xa6\x03\n\x0b\x44raftCommit\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\r\x12\x15\n\rnext_token_id\x18\x05 \x01(\r\x12\x18\n\x10\x63ommitted_length\x18\x06 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x07 \x01(\x07\x12\x18\n\x10num_draft_tokens\x18\x08 \x01(\r\x12/\n\rtrace_context\x18\t \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x10\n\x08\x66\x65\x61tures\x18\n \x01(\x0c\x12\x19\n\x11num_lookup_tokens\x18\x0b \x01(\r\x12\x17\n\x0fmax_draft_steps\x18\x0c \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\r \x03(\r\x12\x13\n\x0b\x64raft_ahead\x18\x0e \x01(\x08\x12\x18\n\x10num_ahead_tokens\x18\x0f \x01(\r\x12\x16\n\x0emax_candidates\x18\x10 \x01(\r\x12\x14\n\x0cis_candidate\x18\x11 \x01(\x08\"F\n\rDraftFeatures\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12&\n\x04told\x18\x02 \x01(\x0b\x32\x18.specdec.v1.FeaturesTold\"\x0c\n\nDraftClose\"Y\n\x0fProposeResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.specdec.v1.DraftEvent\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.specdec.v1.Load\"\xf2\x01\n\nDraftEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12(\n\x08proposal\x18\x04 \x01(\x0b\x32\x14.specdec.v1.ProposalH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12,\n\ncandidates\x18\x06 \x01(\x0b\x32\x16.specdec.v1.CandidatesH\x00\x12*\n\tprefilled\x18\x07 \x01(\x0b\x32\x15.specdec.v1.PrefilledH\x00\x42\x07\n\x05\x65vent\"\x1b\n\tPrefilled\x12\x0e\n\x06length\x18\x01 \x01(\r\"L\n\nCandidates\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12)\n\ncandidates\x18\x02 \x03(\x0b\x32\x15.specdec.v1.Candidate\"R\n\tCandidate\x12\x1b\n\x13num_accepted_tokens\x18\x01 \x01(\r\x12\x15\n\rnext_token_id\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"\x8b\x02\n\x08Proposal\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0f\n\x07parents\x18\x03 \x03(\x11\x12\x34\n\rdistributions\x18\x04 \x03(\x0b\x32\x1d.specdec.v1.DraftDistribution\x12$\n\x07timings\x18\x05 \x01(\x0b\x32\x13.specdec.v1.Timings\x12\'\n\x06source\x18\x06 \x01(\x0e\x32\x17.specdec.v1.DraftSource\x12\'\n\x05\x61head\x18\x07 \x01(\x0e\x32\x18.specdec.v1.AheadOutcome\x12\x18\n\x10num_ahead_tokens\x18\x08 \x01(\r*\x8d\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44RAFT_SOURCE_MODEL\x10\x01\x12\x16\n\x12\x44RAFT_SOURCE_NGRAM\x10\x02\x12\x17\n\x13\x44RAFT_SOURCE_SUFFIX\x10\x03\x12\x17\n\x13\x44RAFT_SOURCE_MEMORY\x10\x04*\\\n\x0c\x41headOutcome\x12\x1d\n\x19\x41HEAD_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41HEAD_OUTCOME_HIT\x10\x01\x12\x16\n\x12\x41HEAD_OUTCOME_MISS\x10\x02\x32\xc1\x01\n\x0c\x44raftService\x12i\n\x0cGetModelInfo\x12+.specdec.v1.DraftServiceGetModelInfoRequest\x1a,.specdec.v1.DraftServiceGetModelInfoResponse\x12\x46\n\x07Propose\x12\x1a.specdec.v1.ProposeRequest\x1a\x1b.specdec.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specdec.v1.draft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTSOURCE']._serialized_start=1974
-  _globals['_DRAFTSOURCE']._serialized_end=2115
-  _globals['_AHEADOUTCOME']._serialized_start=2117
-  _globals['_AHEADOUTCOME']._serialized_end=2209
+  _globals['_DRAFTSOURCE']._serialized_start=2166
+  _globals['_DRAFTSOURCE']._serialized_end=2307
+  _globals['_AHEADOUTCOME']._serialized_start=2309
+  _globals['_AHEADOUTCOME']._serialized_end=2401
   _globals['_DRAFTSERVICEGETMODELINFOREQUEST']._serialized_start=114
   _globals['_DRAFTSERVICEGETMODELINFOREQUEST']._serialized_end=147
   _globals['_DRAFTSERVICEGETMODELINFORESPONSE']._serialized_start=149
@@ -45,23 +45,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPOSEREQUEST']._serialized_start=228
   _globals['_PROPOSEREQUEST']._serialized_end=288
   _globals['_DRAFTCOMMAND']._serialized_start=291
-  _globals['_DRAFTCOMMAND']._serialized_end=460
-  _globals['_DRAFTOPEN']._serialized_start=463
-  _globals['_DRAFTOPEN']._serialized_end=808
-  _globals['_DRAFTCOMMIT']._serialized_start=811
-  _globals['_DRAFTCOMMIT']._serialized_end=1233
-  _globals['_DRAFTCLOSE']._serialized_start=1235
-  _globals['_DRAFTCLOSE']._serialized_end=1247
-  _globals['_PROPOSERESPONSE']._serialized_start=1249
-  _globals['_PROPOSERESPONSE']._serialized_end=1338
-  _globals['_DRAFTEVENT']._serialized_start=1341
-  _globals['_DRAFTEVENT']._serialized_end=1539
-  _globals['_CANDIDATES']._serialized_start=1541
-  _globals['_CANDIDATES']._serialized_end=1617
-  _globals['_CANDIDATE']._serialized_start=1619
-  _globals['_CANDIDATE']._serialized_end=1701
-  _globals['_PROPOSAL']._serialized_start=1704
-  _globals['_PROPOSAL']._serialized_end=1971
-  _globals['_DRAFTSERVICE']._serialized_start=2212
-  _globals['_DRAFTSERVICE']._serialized_end=2405
+  _globals['_DRAFTCOMMAND']._serialized_end=507
+  _globals['_DRAFTOPEN']._serialized_start=510
+  _globals['_DRAFTOPEN']._serialized_end=855
+  _globals['_DRAFTCOMMIT']._serialized_start=858
+  _globals['_DRAFTCOMMIT']._serialized_end=1280
+  _globals['_DRAFTFEATURES']._serialized_start=1282
+  _globals['_DRAFTFEATURES']._serialized_end=1352
+  _globals['_DRAFTCLOSE']._serialized_start=1354
+  _globals['_DRAFTCLOSE']._serialized_end=1366
+  _globals['_PROPOSERESPONSE']._serialized_start=1368
+  _globals['_PROPOSERESPONSE']._serialized_end=1457
+  _globals['_DRAFTEVENT']._serialized_start=1460
+  _globals['_DRAFTEVENT']._serialized_end=1702
+  _globals['_PREFILLED']._serialized_start=1704
+  _globals['_PREFILLED']._serialized_end=1731
+  _globals['_CANDIDATES']._serialized_start=1733
+  _globals['_CANDIDATES']._serialized_end=1809
+  _globals['_CANDIDATE']._serialized_start=1811
+  _globals['_CANDIDATE']._serialized_end=1893
+  _globals['_PROPOSAL']._serialized_start=1896
+  _globals['_PROPOSAL']._serialized_end=2163
+  _globals['_DRAFTSERVICE']._serialized_start=2404
+  _globals['_DRAFTSERVICE']._serialized_end=2597
 # @@protoc_insertion_point(module_scope)

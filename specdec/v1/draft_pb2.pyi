@@ -153,6 +153,7 @@ class DraftCommand(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
     """16 random bytes, unique on this stream."""
     @_builtins.property
@@ -167,6 +168,10 @@ class DraftCommand(_message.Message):
     def close(self) -> Global___DraftClose:
         """Forget the sequence. No answer. Closing an unknown sequence is harmless."""
 
+    @_builtins.property
+    def features(self) -> Global___DraftFeatures:
+        """Features of committed tokens, before the commit that tells the rest: the drafter may prefill while the target does."""
+
     def __init__(
         self,
         *,
@@ -174,12 +179,13 @@ class DraftCommand(_message.Message):
         open: Global___DraftOpen | None = ...,
         commit: Global___DraftCommit | None = ...,
         close: Global___DraftClose | None = ...,
+        features: Global___DraftFeatures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "commit", b"commit", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "commit", b"commit", "features", b"features", "open", b"open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "commit", b"commit", "open", b"open", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "command", b"command", "commit", b"commit", "features", b"features", "open", b"open", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "close"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "close", "features"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -356,6 +362,34 @@ class DraftCommit(_message.Message):
 Global___DraftCommit: _TypeAlias = DraftCommit  # noqa: Y015
 
 @_typing.final
+class DraftFeatures(_message.Message):
+    """Features, in the order of their tokens. Answered once those tokens are run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """As in the open that it continues. Those of an older epoch are dropped."""
+    @_builtins.property
+    def told(self) -> _model_pb2.FeaturesTold:
+        """As the target told them. Behind the committed tokens there are none: INVALID_ARGUMENT."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        told: _model_pb2.FeaturesTold | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["told", b"told"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "told", b"told"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DraftFeatures: _TypeAlias = DraftFeatures  # noqa: Y015
+
+@_typing.final
 class DraftClose(_message.Message):
     """Forget a sequence."""
 
@@ -414,6 +448,7 @@ class DraftEvent(_message.Message):
     PROPOSAL_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    PREFILLED_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
     """The sequence."""
     epoch: _builtins.int
@@ -432,6 +467,10 @@ class DraftEvent(_message.Message):
     def candidates(self) -> Global___Candidates:
         """Continuations of the proposal of this round, if the commit asked for them."""
 
+    @_builtins.property
+    def prefilled(self) -> Global___Prefilled:
+        """What was told by a DraftFeatures is run. Of several in a row, those that were run together are answered once."""
+
     def __init__(
         self,
         *,
@@ -441,16 +480,39 @@ class DraftEvent(_message.Message):
         proposal: Global___Proposal | None = ...,
         failed: _status_pb2.Status | None = ...,
         candidates: Global___Candidates | None = ...,
+        prefilled: Global___Prefilled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "event", b"event", "failed", b"failed", "proposal", b"proposal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "event", b"event", "failed", b"failed", "prefilled", b"prefilled", "proposal", b"proposal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "epoch", b"epoch", "event", b"event", "failed", b"failed", "proposal", b"proposal", "round", b"round", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "epoch", b"epoch", "event", b"event", "failed", b"failed", "prefilled", b"prefilled", "proposal", b"proposal", "round", b"round", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["proposal", "failed", "candidates"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["proposal", "failed", "candidates", "prefilled"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___DraftEvent: _TypeAlias = DraftEvent  # noqa: Y015
+
+@_typing.final
+class Prefilled(_message.Message):
+    """The drafter has run committed tokens ahead of the commit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LENGTH_FIELD_NUMBER: _builtins.int
+    length: _builtins.int
+    """How many, from the first."""
+    def __init__(
+        self,
+        *,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prefilled: _TypeAlias = Prefilled  # noqa: Y015
 
 @_typing.final
 class Candidates(_message.Message):

@@ -97,7 +97,7 @@ class ModelInfo(_message.Message):
     num_hidden_states: _builtins.int
     """Target: how many hidden states it can give as features, one for each layer. 0: none."""
     max_feature_tokens: _builtins.int
-    """Draft: how many features, of the last committed tokens, it takes at once."""
+    """Draft: of how many of the last committed tokens it keeps features."""
     weights_fingerprint: _builtins.str
     """Target: SHA-256, in hex, of what decides its text: configuration, element type and a sample of each weight. Replicas of
     one target have the same. Empty: not known.
@@ -252,6 +252,32 @@ class Timings(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Timings: _TypeAlias = Timings  # noqa: Y015
+
+@_typing.final
+class FeaturesTold(_message.Message):
+    """Features of committed tokens that follow each other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    end: _builtins.int
+    """Number of committed tokens up to the last of these."""
+    features: _builtins.bytes
+    """For each token, each of the hidden states asked for, in little-endian bfloat16."""
+    def __init__(
+        self,
+        *,
+        end: _builtins.int = ...,
+        features: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "features", b"features"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeaturesTold: _TypeAlias = FeaturesTold  # noqa: Y015
 
 @_typing.final
 class TraceContext(_message.Message):

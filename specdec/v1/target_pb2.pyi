@@ -245,6 +245,7 @@ class TargetOpen(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     FEATURE_STATES_FIELD_NUMBER: _builtins.int
     MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
+    TELLS_FEATURES_EARLY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Counts the opens of this sequence, from 1. Answers carry it; older ones are dropped."""
     prompt_length: _builtins.int
@@ -260,7 +261,11 @@ class TargetOpen(_message.Message):
     prompts were seen. At most 64 bytes; empty: shared with all others that have none.
     """
     max_feature_tokens: _builtins.int
-    """Most features that the first verdict carries. Read only with feature_states."""
+    """Of how many of the last tokens features are given at most. Read only with feature_states."""
+    tells_features_early: _builtins.bool
+    """Features are told as they are computed, by FeaturesTold events before the answer, which carries the rest. Without this the
+    answer carries them all, or as many of the last ones as a message takes.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """All committed tokens: prompt and output so far. At least one."""
@@ -291,10 +296,11 @@ class TargetOpen(_message.Message):
         cache_salt: _builtins.bytes = ...,
         feature_states: _abc.Iterable[_builtins.int] | None = ...,
         max_feature_tokens: _builtins.int = ...,
+        tells_features_early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "trace_context", b"trace_context"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "cache_salt", b"cache_salt", "epoch", b"epoch", "feature_states", b"feature_states", "max_feature_tokens", b"max_feature_tokens", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rule", b"acceptance_rule", "cache_salt", b"cache_salt", "epoch", b"epoch", "feature_states", b"feature_states", "max_feature_tokens", b"max_feature_tokens", "max_length", b"max_length", "prompt_length", b"prompt_length", "round", b"round", "sampling", b"sampling", "tells_features_early", b"tells_features_early", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +518,7 @@ class TargetEvent(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
     """The sequence."""
     epoch: _builtins.int
@@ -530,6 +537,10 @@ class TargetEvent(_message.Message):
     def failed(self) -> _status_pb2.Status:
         """The command was refused or failed; the sequence is closed. The code says which, as for a unary call."""
 
+    @_builtins.property
+    def features(self) -> _model_pb2.FeaturesTold:
+        """Part of what an open is answered with, before its answer."""
+
     def __init__(
         self,
         *,
@@ -539,12 +550,13 @@ class TargetEvent(_message.Message):
         opened: Global___Opened | None = ...,
         verdict: Global___Verdict | None = ...,
         failed: _status_pb2.Status | None = ...,
+        features: _model_pb2.FeaturesTold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "opened", b"opened", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "failed", b"failed", "opened", b"opened", "round", b"round", "sequence_id", b"sequence_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "round", b"round", "sequence_id", b"sequence_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "verdict", "failed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "verdict", "failed", "features"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -271,7 +271,7 @@ def test_an_open_that_means_nothing_is_refused(engine: ModelEngine, changes: dic
 def test_a_command_without_a_kind_is_refused(engine: ModelEngine) -> None:
     client = Client(engine, PROMPT)
     command = draft_pb2.DraftCommand(sequence_id=client.sequence_id)
-    assert client.refused(command) == (INVALID, "a command is neither open, commit nor close")
+    assert client.refused(command) == (INVALID, "a command is neither open, commit, features nor close")
 
 
 def test_limits_and_draining() -> None:
