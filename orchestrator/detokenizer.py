@@ -63,16 +63,15 @@ class IncrementalDetokenizer:
             text = self._text
         if not text.endswith(_BROKEN):
             news = self._news(text)
-            self._forget(self._num_settled)
-            self._num_settled = len(self._ids)
-            self._mark_shown()
+            self._settle()
             return news
         complete = text.rstrip(_BROKEN)
         if len(complete) > len(self._shown) and complete.startswith(self._shown):
             # The token completed a character and began another: only the token itself can matter from here on.
             news = self._news(complete)
             self._forget(len(self._ids) - 1)
-            self._mark_shown(num_pending=len(text) - len(complete))
+            num_broken = len(text) - len(complete)
+            self._shown = self._broken_shown = self._text[: len(self._text) - num_broken]
             return news
         if len(self._ids) - self._num_settled > _MAX_PENDING_TOKENS:
             return self._release_broken()
@@ -96,9 +95,11 @@ class IncrementalDetokenizer:
         self._text = self._tokenizer.decode(self._ids)
         self._shown = self._broken_shown = ""
 
-    def _mark_shown(self, num_pending: int = 0) -> None:
-        """All the text was shown, but for the last `num_pending` characters."""
-        self._shown = self._broken_shown = self._text[: len(self._text) - num_pending]
+    def _settle(self) -> None:
+        """All the text was shown: what was pending is the context of what comes."""
+        del self._ids[: self._num_settled]
+        self._num_settled = len(self._ids)
+        self._text = self._shown = self._broken_shown = self._tokenizer.decode(self._ids)
 
     def _release_broken(self) -> str:
         """Show pending bytes as broken characters, but for the last ones, which may still be completed."""

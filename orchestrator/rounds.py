@@ -125,20 +125,24 @@ class Round:
 
     def write(self, report: generation_pb2.RoundReport) -> None:
         """Tell the client, in an empty report: one that is made and put into a message is copied."""
-        drafted, verdict = self.drafted, self.judged.verdict
+        drafted, judged = self.drafted, self.judged
+        verdict = judged.verdict
         report.round = self.index
         report.base_length = verdict.base_length
-        report.num_accepted_tokens = self.num_accepted_tokens
         report.next_token_kind = verdict.next_token_kind
         report.wall_microseconds = round(self.wall_seconds * 1e6)
         report.draft_wait_microseconds = round(drafted.wait_seconds * 1e6)
-        report.verify_wait_microseconds = round(self.judged.wait_seconds * 1e6)
+        report.verify_wait_microseconds = round(judged.wait_seconds * 1e6)
         if drafted.timings is not None:
             report.draft.CopyFrom(drafted.timings)
         report.verify.CopyFrom(verdict.timings)
-        if num_draft_tokens := self.num_draft_tokens:
-            report.num_draft_tokens = num_draft_tokens
+        if judged.window:
+            report.num_draft_tokens = self.num_draft_tokens
+            report.num_accepted_tokens = self.num_accepted_tokens
             report.draft_source = drafted.source
-            report.lost_draft_mass = self.judged.window.lost_mass
-        report.draft_ahead = drafted.ahead
-        report.is_candidate = self.is_candidate
+            if judged.window.distributions:
+                report.lost_draft_mass = judged.window.lost_mass
+        if drafted.ahead:
+            report.draft_ahead = drafted.ahead
+        if self.is_candidate:
+            report.is_candidate = True
