@@ -31,6 +31,9 @@ TargetConnection = Connection[target_pb2.TargetEvent]
 _RUNNING_SECONDS = 1.0
 """A sequence that was answered so long ago is thought to come back with its next window at any moment."""
 
+_MOST_UNREAD = 32
+"""Events that wait at a connection from which on features are left out there: they may have 2 MiB each."""
+
 
 class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence]):
     """Verifies windows of many sequences. Lives on an `EngineThread`; nothing here may be called from elsewhere.
@@ -153,6 +156,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             arrived,
             is_open=True,
             max_feature_tokens=command.max_feature_tokens,
+            tells_early=command.tells_features_early and bool(sequence.feature_states),
         )
 
     def _window(
@@ -266,16 +270,18 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         for (pending, _, finishes), rows in zip(shares, logits, strict=True):
             if pending.is_open or not finishes:
                 pending.cache.publish(pending.token_ids, with_tail=pending.is_open)
-            if finishes:
-                of_rows = next(highest)
-                try:
+            of_rows = next(highest) if finishes else None
+            try:
+                if finishes:
                     judged.append((pending, *self._judge(pending, rows, of_rows)))
-                except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
-                    refusal = refusal_of(error, "the window could not be judged")
-                    if isinstance(refusal, DataLossError):
-                        # No numbers: nobody must start from what led there.
-                        pending.cache.withdraw()
-                    self._fail_round(pending, refusal)
+                else:
+                    self._tell_features(pending, pending.cache.length)
+            except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
+                refusal = refusal_of(error, "the window could not be judged")
+                if isinstance(refusal, DataLossError):
+                    # No numbers: nobody must start from what led there.
+                    pending.cache.withdraw()
+                self._fail_round(pending, refusal)
         now = time.perf_counter()
         for pending, *_ in shares:
             pending.compute_seconds += now - started
@@ -313,10 +319,21 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         accepted_nodes = verdict.accepted_nodes[:]
         sequence.cache.keep_rows(verdict.base_length, accepted_nodes)
         if sequence.feature_states:
+            self._tell_features(pending, sequence.cache.length - sequence.max_feature_tokens)
             verdict.features = pending.features()
         sequence.commit([*[window.token_ids[node] for node in accepted_nodes], verdict.next_token_id])
         sequence.cache.publish(sequence.token_ids)
         return event, verdict
+
+    def _tell_features(self, pending: PendingRound, end: int) -> None:
+        """Send what an open's verdict need not carry; not to a peer that does not read, who does without."""
+        sequence = pending.sequence
+        for told in pending.early_features(end):
+            if sequence.connection.num_unread < _MOST_UNREAD:
+                event = target_pb2.TargetEvent(
+                    sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round, features=told
+                )
+                self._send(sequence.connection, event)
 
     def _fail_round(self, pending: PendingRound, refusal: Refusal) -> None:
         sequence = pending.sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -168,6 +168,10 @@ class PendingRound:
     """Of how many tokens its verdict is to carry features; 0: of those that are run for it."""
     without_features: bool = False
     """It is to carry none."""
+    tells_early: bool = False
+    """Features of an open are told as they are there, and its verdict carries the rest."""
+    num_told: int = 0
+    """Tokens up to which that was done."""
     cache: SequenceCache = field(init=False)
     """Of the sequence. A pass asks for it, and for what follows, many times a round; so they are no properties."""
     token_ids: list[int] = field(init=False)
@@ -189,8 +193,25 @@ class PendingRound:
         if not sequence.feature_states or self.without_features or (self.is_open and not self.max_feature_tokens):
             return b""
         wanted = min(self.max_feature_tokens, sequence.max_feature_tokens)
-        first = min(len(sequence.token_ids) - 1, max(0, cache.length - wanted))
-        features, num_tokens = cache.states(sequence.feature_states, first)
+        first = min(len(sequence.token_ids) - 1, max(self.num_told, cache.length - wanted))
+        return self._wire(first, cache.length)
+
+    def early_features(self, end: int) -> Iterator[model_pb2.FeaturesTold]:
+        """Those up to a token that were not told yet, if they are to be, in parts that fit into messages.
+
+        Args:
+            end: behind that token, which has been run.
+        """
+        sequence = self.sequence
+        while self.tells_early and self.num_told < end:
+            start = max(self.num_told, len(self.token_ids) - self.max_feature_tokens)
+            self.num_told = min(end, start + sequence.max_feature_tokens)
+            if start < end and (features := self._wire(start, self.num_told)):
+                yield model_pb2.FeaturesTold(end=self.num_told, features=features)
+
+    def _wire(self, first: int, end: int) -> bytes:
+        """Features of tokens, or of the last ones of them, as they travel."""
+        features, num_tokens = self.cache.states(self.sequence.feature_states, first, end)
         if not num_tokens:
             return b""
         wire: bytes = features.cpu().view(torch.int16).numpy().astype("<i2", copy=False).tobytes()

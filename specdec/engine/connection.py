@@ -23,6 +23,11 @@ class Connection(Generic[Event]):
         self._is_closed = False
         self.is_overrun = False
 
+    @property
+    def num_unread(self) -> int:
+        """Events that wait to be taken. May be read from any thread."""
+        return len(self._events)
+
     async def next_events(self) -> list[Event] | None:
         """All events that are ready; none if it was only woken; None once the connection is closed."""
         await self._ready.wait()

@@ -106,13 +106,18 @@ class SequenceCache:
                 break
         return spans
 
-    def states(self, numbers: Sequence[int], first: int) -> tuple[torch.Tensor, int]:
+    def states(self, numbers: Sequence[int], first: int, end: int | None = None) -> tuple[torch.Tensor, int]:
         """Hidden states of the valid tokens from `first` on, or of fewer of them if some are not there.
+
+        Args:
+            numbers: of the states.
+            first: of the tokens.
+            end: behind the last of them; None: all that are valid.
 
         Returns:
             (tokens, states, hidden_size), bfloat16, of the last tokens, and of how many that is.
         """
-        return self._pool.storage.read_states(numbers, self.slots(first, self.length))
+        return self._pool.storage.read_states(numbers, self.slots(first, self.length if end is None else end))
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens; what lies behind is overwritten by the next pass.

@@ -75,8 +75,8 @@ def test_what_it_says_of_itself(either: Trained) -> None:
     else:
         assert list(loaded.info.feature_states) == [1]
         assert loaded.info.hidden_size == 32
-        # A state of 32 numbers of 2 bytes is 64 bytes, and 2 MiB go into a message.
-        assert loaded.info.max_feature_tokens == 2**15
+        # A state of 32 numbers of 2 bytes is 64 bytes, and 16 MiB are kept.
+        assert loaded.info.max_feature_tokens == 2**18
     assert loaded.info.tokenizer_hash == target.info.tokenizer_hash
     assert loaded.info.vocab_size == target.info.vocab_size
     assert loaded.info.max_context_length == 100

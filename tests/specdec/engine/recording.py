@@ -14,6 +14,12 @@ class RecordingConnection(Connection[Event], Generic[Event]):
 
     def __init__(self) -> None:
         self.batches: list[list[Event]] = []
+        self.num_left = 0
+        """What is said to be unread."""
+
+    @property
+    def num_unread(self) -> int:
+        return self.num_left
 
     def send(self, events: list[Event]) -> None:
         self.batches.append(list(events))
