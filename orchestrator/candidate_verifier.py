@@ -7,7 +7,7 @@ from opentelemetry.trace import Span
 from orchestrator.candidates import Candidates
 from orchestrator.committed import ImpossibleVerdict
 from orchestrator.links.mailbox import LinkLost
-from orchestrator.links.target import TargetSequence
+from orchestrator.links.target import FeaturesTaker, TargetSequence
 from orchestrator.verifier import Judged, Verifier
 from orchestrator.window import Window
 from specdec.candidates import outcome_of
@@ -85,9 +85,11 @@ class CandidateVerifier(Verifier):
         trace_context: model_pb2.TraceContext | None,
         *,
         with_features: bool,
+        on_features: FeaturesTaker | None = None,
     ) -> Judged:
         self._forget()
-        return await super()._open(round_index, deadline, trace_context, with_features=with_features)
+        opening = (round_index, deadline, trace_context)
+        return await super()._open(*opening, with_features=with_features, on_features=on_features)
 
     def _send(self, candidates: Candidates) -> None:
         """For the round behind the one that is being judged; the first ones of a round count."""

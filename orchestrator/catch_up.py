@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from specdec.v1 import model_pb2
+from specdec.v1 import draft_pb2, model_pb2
 
 _RATE = 0.2
 """Weight of one proposal in the average."""
@@ -52,3 +52,31 @@ class CatchUp:
             seconds = (timings.queue_microseconds + timings.compute_microseconds) / 1e6
             rate = _RATE if self._seconds_per_token else 1.0
             self._seconds_per_token += rate * (seconds / num_tokens - self._seconds_per_token)
+
+
+class CatchUpOfRequest:
+    """How far a draft model is with the tokens of one sequence.
+
+    Args:
+        catch_up: of all requests.
+    """
+
+    def __init__(self, catch_up: CatchUp) -> None:
+        self._catch_up = catch_up
+        self.run_length = 0
+        """Tokens that it is known to have run since the sequence was opened."""
+        self.num_lacking = 0
+        """Tokens that it has to run before it can propose anything; 0: it is not asked."""
+
+    def opened(self) -> None:
+        """The sequence begins anew."""
+        self.run_length = self.num_lacking = 0
+
+    def patience_seconds(self, *, by_lookup: bool) -> float:
+        """See `CatchUp.patience_seconds`."""
+        return self._catch_up.patience_seconds(self.num_lacking, by_lookup=by_lookup)
+
+    def proposed(self, proposal: draft_pb2.Proposal) -> None:
+        """It has made a proposal, and so has run what came before."""
+        self._catch_up.observe(self.num_lacking, proposal.timings)
+        self.run_length = proposal.base_length

@@ -46,7 +46,7 @@ async def decode(
         began = time.perf_counter()
         if begins_with_drafts := window_size.begins_with_drafts():
             drafter.prefill()
-        judged = await verifier.prefill(parent, with_features=begins_with_drafts)
+        judged = await verifier.prefill(parent, drafter.take_features if begins_with_drafts else None)
         done = Round(0, NOTHING_DRAFTED, judged, time.perf_counter() - began)
         while True:
             committed.extend(judged.token_ids)

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 
 from orchestrator.candidates import Candidates, read_candidates
-from orchestrator.catch_up import CatchUp
+from orchestrator.catch_up import CatchUp, CatchUpOfRequest
 from orchestrator.committed import CommittedTokens
 from orchestrator.draft_choice import DraftChoice, is_past_context
 from orchestrator.drafted import EMPTY, NOTHING_DRAFTED, PREFILL, Drafted
@@ -29,7 +29,7 @@ from specdec.draft_source import LOOKUP_SOURCES
 from specdec.errors import Refusal
 from specdec.telemetry import names, tracing
 from specdec.telemetry.metrics import OrchestratorMetrics
-from specdec.v1 import draft_pb2
+from specdec.v1 import draft_pb2, model_pb2
 
 _CAUSES: dict[type[Exception], str] = {LinkLost: "lost", AnswerOverdue: "overdue", ImpossibleProposal: "invalid"}
 
@@ -71,7 +71,7 @@ class Drafter:
         """To the replica that has the sequence, or had it last."""
         self._pipeline = PipelineOfRequest(pipeline or Pipeline("off"))
         self._metrics = metrics
-        self._catch_up = catch_up or CatchUp()
+        self._catch_up = CatchUpOfRequest(catch_up or CatchUp())
         self._sequence_id = sequence_id
         self._opening = opening
         self._committed = committed
@@ -85,10 +85,6 @@ class Drafter:
         """In seconds of `time.perf_counter`."""
         self._is_late = False
         """The proposal asked for was not waited for; until it has come, rounds are plain and their outcomes held."""
-        self._run_length = 0
-        """Tokens that the draft model is known to have run in this epoch."""
-        self._num_lacking = 0
-        """Tokens that it has to run before it can propose anything; 0: it is not asked."""
         self._ahead = NOTHING_AHEAD
         self._proposed: Sequence[int] = ()
         """Of the last round."""
@@ -99,6 +95,11 @@ class Drafter:
     def prefill(self) -> None:
         """Open the sequence without asking for a proposal. Does not wait."""
         self._open(0, NO_TOKENS)
+
+    def take_features(self, told: model_pb2.FeaturesTold) -> None:
+        """Hand on what the target tells while it prefills, so that the draft model prefills beside it."""
+        if self._sequence is not None and self._reads_features:
+            self._sequence.tell_features(told)
 
     def ask(
         self,
@@ -157,10 +158,10 @@ class Drafter:
                 self._asked = sizes = sizes._replace(model=0)
                 self._lacks_features = True
             self._open(round_index, sizes)
-            self._num_lacking = self._lacking(sizes)
+            self._catch_up.num_lacking = self._lacking(sizes)
             return
         # A window that is under way was drafted already.
-        self._num_lacking = self._lacking(sizes) if under_way is None else 0
+        self._catch_up.num_lacking = self._lacking(sizes) if under_way is None else 0
         try:
             self._sequence.commit(
                 round_index,
@@ -194,10 +195,10 @@ class Drafter:
         if not self._asked.largest:
             return NOTHING_DRAFTED
         began = time.perf_counter()
-        patience_seconds = self._catch_up.patience_seconds(self._num_lacking, by_lookup=self._asks_lookup_alone)
+        patience_seconds = self._catch_up.patience_seconds(by_lookup=self._asks_lookup_alone)
         if self._sequence is not None and patience_seconds < self._timeout_seconds:
             self._is_late = not await self._sequence.answered(patience_seconds)
-        catches_up = not self._run_length or math.isfinite(patience_seconds)
+        catches_up = not self._catch_up.run_length or math.isfinite(patience_seconds)
         proposal = await self._proposal() if not self._is_late else None
         if self._is_late:
             # Continuations of a proposal that is not used are of no use.
@@ -246,7 +247,7 @@ class Drafter:
     @property
     def _most_seconds(self) -> float:
         """Longest wait for a proposal: a model that only goes on has a time of its own, by what it took so far."""
-        goes_on = self._link is not None and self._run_length > 0
+        goes_on = self._link is not None and self._catch_up.run_length > 0
         usual_seconds = self._link.patience.round_seconds() if self._link is not None and goes_on else math.inf
         return min(self._timeout_seconds, usual_seconds)
 
@@ -263,9 +264,8 @@ class Drafter:
         """The drafter is at work, and its model, if it made this, has run all tokens before it."""
         if self._link is not None:
             self._choice.worked(self._link)
-        if self._num_lacking and proposal.source not in LOOKUP_SOURCES:
-            self._catch_up.observe(self._num_lacking, proposal.timings)
-            self._run_length = proposal.base_length
+        if self._catch_up.num_lacking and proposal.source not in LOOKUP_SOURCES:
+            self._catch_up.proposed(proposal)
 
     @property
     def _asks_lookup_alone(self) -> bool:
@@ -275,20 +275,18 @@ class Drafter:
     def _lacking(self, sizes: WindowSizes) -> int:
         """Tokens that the draft model has to run first if it is asked for so many."""
         asks_model = self._link is not None and self._link.has_model and sizes.model > 0
-        return len(self._committed) - self._run_length if asks_model else 0
+        return len(self._committed) - self._catch_up.run_length if asks_model else 0
 
-    def _take_candidates(self, event: draft_pb2.DraftEvent) -> bool:
-        """Hand continuations on; False: they are late, or not what was asked for."""
+    def _take_aside(self, event: draft_pb2.DraftEvent) -> bool:
+        """Note how far its prefill is, or hand continuations on; False: they are late, or not what was asked for."""
+        if event.HasField("prefilled"):
+            self._catch_up.run_length = min(event.prefilled.length, len(self._committed))
+            return True
         if self._on_candidates is None or event.round != self._asked_round or not self._ahead.max_candidates:
             return False
+        sizes, committed = (self._asked.largest, self._ahead.num_draft_tokens), self._committed
         try:
-            candidates = read_candidates(
-                event.candidates,
-                len(self._committed),
-                self._asked.largest,
-                self._ahead.num_draft_tokens,
-                self._committed.vocab_size,
-            )
+            candidates = read_candidates(event.candidates, len(committed), *sizes, committed.vocab_size)
         except ImpossibleProposal as problem:
             _log.info("candidates of the draft service were dropped: %s", problem)
             return False
@@ -303,7 +301,8 @@ class Drafter:
     def _open(self, round_index: int, sizes: WindowSizes) -> None:
         """Open the sequence with all that is committed, if that can be done now; else note the cause."""
         self._give_up()
-        self._is_late, self._run_length = False, 0
+        self._is_late = False
+        self._catch_up.opened()
         link = self._choice.choose(len(self._committed))
         if link is None:
             return
@@ -322,7 +321,7 @@ class Drafter:
                 self._committed.token_ids,
                 self._most(sizes),
                 tracing.to_trace_context(self._span),
-                self._take_candidates,
+                self._take_aside,
             )
         except LinkLost:
             self._fail("lost")
@@ -336,9 +335,7 @@ class Drafter:
 
     def _drafts_ahead(self, sizes: WindowSizes) -> bool:
         model_info = self._link.model_info if self._link is not None else None
-        if not sizes.model or model_info is None:
-            return False
-        return self._pipeline.asked()
+        return bool(sizes.model) and model_info is not None and self._pipeline.asked()
 
     @property
     def _reads_features(self) -> bool:

@@ -13,7 +13,7 @@ from opentelemetry.trace import Span
 from orchestrator.committed import CommittedTokens, ImpossibleVerdict
 from orchestrator.links.mailbox import AnswerOverdue, LinkLost
 from orchestrator.links.opening import Opening
-from orchestrator.links.target import TargetLink, TargetSequence
+from orchestrator.links.target import FeaturesTaker, TargetLink, TargetSequence
 from orchestrator.replicas.targets import Targets
 from orchestrator.window import EMPTY_WINDOW, Window
 from specdec.errors import (
@@ -106,19 +106,22 @@ class Verifier:
         self._link: TargetLink | None = None
         self._sequence: TargetSequence | None = None
 
-    async def prefill(self, parent: Span, *, with_features: bool = True) -> Judged:
+    async def prefill(self, parent: Span, on_features: FeaturesTaker | None = None) -> Judged:
         """Open the sequence: round 0, which commits one token.
 
         Args:
             parent: the request's span.
-            with_features: whether a drafter waits for the features of the prompt.
+            on_features: takes the features of the prompt as they are computed; None: no drafter wants them.
 
         Raises:
             Refusal: no target takes the sequence, or none is there (`UnavailableError`).
         """
         began = time.perf_counter()
         with tracing.span(names.PREFILL, parent=parent) as span:
-            judged = await self._open(0, self._deadline(), tracing.to_trace_context(span), with_features=with_features)
+            context, with_features = tracing.to_trace_context(span), on_features is not None
+            judged = await self._open(
+                0, self._deadline(), context, with_features=with_features, on_features=on_features
+            )
             span.set_attributes(
                 {
                     names.INPUT_TOKENS: len(self._committed),
@@ -224,6 +227,7 @@ class Verifier:
         trace_context: model_pb2.TraceContext | None,
         *,
         with_features: bool,
+        on_features: FeaturesTaker | None = None,
     ) -> Judged:
         """Open the sequence under the next epoch, with all that is committed; try again while that may help."""
         loop = asyncio.get_running_loop()
@@ -248,6 +252,7 @@ class Verifier:
                     self._committed.token_ids,
                     trace_context,
                     with_features=with_features,
+                    on_features=on_features,
                 )
                 patience_seconds = link.patience.open_seconds(len(self._committed))
                 answered = await self._heard(self._sequence, asked, deadline, patience_seconds)

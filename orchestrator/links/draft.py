@@ -16,6 +16,9 @@ from specdec.serving.channel_security import ChannelSecurity
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
+_MOST_UNSENT = 32
+"""Commands that wait to be sent from which on features are left out: they may have 2 MiB each."""
+
 
 class ServedTarget(Protocol):
     """What a drafter is held against."""
@@ -90,17 +93,17 @@ class DraftLink(Link[draft_pb2.DraftCommand, draft_pb2.ProposeResponse, draft_pb
         token_ids: Sequence[int],
         sizes: WindowSizes,
         trace_context: model_pb2.TraceContext | None = None,
-        on_candidates: Callable[[draft_pb2.DraftEvent], bool] | None = None,
+        aside: Callable[[draft_pb2.DraftEvent], bool] | None = None,
     ) -> DraftSequence:
         """Start a sequence, or start it again with all its committed tokens under the next epoch.
 
-        Unless all `sizes` are 0, a proposal for the round is asked for at once. `on_candidates` takes continuations as
-        they come, if later commits ask for them, and says whether they were wanted.
+        Unless all `sizes` are 0, a proposal for the round is asked for at once. `aside` takes what is no proposal as it
+        comes: how far a prefill is, and continuations, if later commits ask for them. It says whether that was wanted.
 
         Raises:
             LinkLost: the link is not available.
         """
-        mailbox: Mailbox[draft_pb2.DraftEvent] = Mailbox(sequence_id, epoch, on_candidates)
+        mailbox: Mailbox[draft_pb2.DraftEvent] = Mailbox(sequence_id, epoch, aside)
         mailbox.expect(round_index)
         message = draft_pb2.DraftOpen(
             epoch=epoch,
@@ -166,6 +169,15 @@ class DraftSequence:
         self._held: list[draft_pb2.DraftCommit] = []
         """Outcomes that were not told yet, in order."""
         self._num_held_bytes = 0
+
+    def tell_features(self, told: model_pb2.FeaturesTold) -> None:
+        """Tell features of committed tokens before the commit that follows; does not wait.
+
+        Not to a replica that does not read, which then does without. If the stream broke, the commit says so.
+        """
+        if self._link.is_available and self._link.num_unsent < _MOST_UNSENT:
+            features = draft_pb2.DraftFeatures(epoch=self._mailbox.epoch, told=told)
+            self._link.send(draft_pb2.DraftCommand(sequence_id=self._mailbox.sequence_id, features=features))
 
     def hold(
         self, round_index: int, base_length: int, next_token_id: int, checksum: int, features: bytes = b""

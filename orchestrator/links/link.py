@@ -104,6 +104,11 @@ class Link(ABC, Generic[Command, Response, Event]):
         return len(self._mailboxes)
 
     @property
+    def num_unsent(self) -> int:
+        """Commands that wait until the replica reads those before them."""
+        return self._stream.num_unsent if self._stream is not None else 0
+
+    @property
     def is_leaving(self) -> bool:
         """It takes no new sequences, and those that it has are better moved."""
         return self._is_retired or not self._is_serving

@@ -12,6 +12,9 @@ from specdec.v1 import draft_pb2, target_pb2
 
 Event = TypeVar("Event", draft_pb2.DraftEvent, target_pb2.TargetEvent)
 
+_ASIDE = frozenset({"candidates", "features", "prefilled"})
+"""Kinds of events that answer nothing that is awaited."""
+
 
 class LinkLost(Exception):
     """The stream to the replica broke, or was never there: what it knew of the sequence is gone."""
@@ -86,7 +89,7 @@ class Mailbox(Generic[Event]):
             return True
         if self._failure is not None:
             return False
-        if event.WhichOneof("event") == "candidates":
+        if event.WhichOneof("event") in _ASIDE:
             return self._aside is not None and self._aside(event)
         if event.round in self._foreseen:
             self._foreseen.discard(event.round)

@@ -50,6 +50,11 @@ class BatchedStream(Generic[Command, Response]):
         self._unsent: list[Command] = []
         self._has_unsent = asyncio.Event()
 
+    @property
+    def num_unsent(self) -> int:
+        """Commands that wait for the message before theirs to be on its way."""
+        return len(self._unsent)
+
     def send(self, command: Command) -> None:
         """Queue a command for the next message.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import grpc.aio
 
@@ -16,6 +16,9 @@ from orchestrator.window import Window
 from specdec.errors import UnavailableError
 from specdec.tokenizer_files import TokenizerFiles, TokenizerFilesError, tokenizer_hash
 from specdec.v1 import model_pb2, target_pb2, target_pb2_grpc
+
+FeaturesTaker = Callable[[model_pb2.FeaturesTold], None]
+"""Takes features that a target tells before it has answered."""
 
 MAX_TOKENIZER_BYTES = 64 << 20
 """Largest tokenizer taken from a target, all its parts together."""
@@ -51,6 +54,7 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
         trace_context: model_pb2.TraceContext | None = None,
         *,
         with_features: bool = True,
+        on_features: FeaturesTaker | None = None,
     ) -> TargetSequence:
         """Start a sequence, or start it again with all its committed tokens under the next epoch.
 
@@ -62,11 +66,18 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
             token_ids: all committed tokens.
             trace_context: trace to put the work under.
             with_features: whether the first verdict is to carry those of the opening, if it has any.
+            on_features: takes them as they are computed; None: the verdict carries them all.
 
         Raises:
             LinkLost: the link is not available.
         """
-        mailbox: Mailbox[target_pb2.TargetEvent] = Mailbox(sequence_id, epoch)
+
+        def take_features(event: target_pb2.TargetEvent) -> bool:
+            if on_features is not None:
+                on_features(event.features)
+            return on_features is not None
+
+        mailbox: Mailbox[target_pb2.TargetEvent] = Mailbox(sequence_id, epoch, take_features)
         mailbox.expect(round_index)
         message = target_pb2.TargetOpen(
             epoch=epoch,
@@ -80,6 +91,7 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
             cache_salt=opening.cache_salt,
             feature_states=opening.feature_states,
             max_feature_tokens=opening.max_feature_tokens if with_features else 0,
+            tells_features_early=on_features is not None and bool(opening.feature_states),
         )
         self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
         return TargetSequence(self, mailbox)

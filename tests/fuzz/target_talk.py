@@ -139,6 +139,7 @@ class TargetTalk:
                 round=talked.round,
                 feature_states=self._rng.choice(((), (), (1,), (1, 2))),
                 max_feature_tokens=self._rng.choice((0, 1, 64)),
+                tells_features_early=self._rng.random() < 0.5,
             ),
         )
 

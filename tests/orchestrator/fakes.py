@@ -129,7 +129,7 @@ class Fake(Generic[Command, Event]):
             self.sequences.pop(command.sequence_id, None)
             return []
         asked = getattr(command, str(kind))
-        event = make_event(sequence_id=command.sequence_id, epoch=asked.epoch, round=asked.round)
+        event = make_event(sequence_id=command.sequence_id, epoch=asked.epoch, round=getattr(asked, "round", 0))
         try:
             if not self._carry_out(command, event):
                 return []
@@ -310,9 +310,12 @@ class FakeDraft(Fake[draft_pb2.DraftCommand, draft_pb2.DraftEvent], draft_pb2_gr
             sequence = FakeSequence(opening.epoch, list(opening.token_ids), opening.prompt_length)
             self.sequences[command.sequence_id] = sequence
             num_draft_tokens, is_asked = opening.num_draft_tokens, bool(opening.num_lookup_tokens)
+        elif command.HasField("features"):
+            self._find(command, command.features.epoch)
+            event.prefilled.length = command.features.told.end
+            return True
         else:
-            commit = command.commit
-            sequence = self._find(command, commit.epoch)
+            commit, sequence = command.commit, self._find(command, command.commit.epoch)
             if commit.committed_length != commit.base_length + commit.num_accepted_tokens + 1:
                 raise InvalidArgumentError("committed_length")
             if commit.base_length != len(sequence.token_ids) or commit.num_accepted_tokens > len(sequence.proposed):

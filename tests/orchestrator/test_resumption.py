@@ -118,7 +118,7 @@ async def test_both_services_are_told_what_is_the_prompt() -> None:
     for opening in opens:
         assert list(opening.token_ids) == [*PROMPT, *whole.token_ids[:5]]
         assert opening.prompt_length == len(PROMPT)
-    assert target.commands[0].open.max_length == len(PROMPT) + 24
+    assert opens[0].max_length == len(PROMPT) + 24
 
 
 async def test_what_has_ended_is_finished_without_a_round() -> None:
