@@ -236,19 +236,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
 
     def _run(self, shares: list[Share[PendingRound]]) -> None:
         started = time.perf_counter()
-        batch = []
-        for pending, num_rows, finishes in shares:
-            if pending.started is None:
-                pending.started = started
-            sequence = pending.sequence
-            first = sequence.cache.length
-            if finishes:
-                window = pending.window
-                token_ids = [*sequence.token_ids[first:], *window.token_ids]
-                work = Work(sequence.cache, token_ids, len(window.token_ids) + 1, window.parents)
-            else:
-                work = Work(sequence.cache, sequence.token_ids[first : first + num_rows], 0)
-            batch.append(work)
+        batch = [pending.work(num_rows, started, finishes=finishes) for pending, num_rows, finishes in shares]
         pass_rows = PassRows.of(shares)
         try:
             with span(
@@ -285,13 +273,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         now = time.perf_counter()
         for pending, *_ in shares:
             pending.compute_seconds += now - started
-        num_sequences, num_rows = len(shares), pass_rows.total
         for pending, event, verdict in judged:
-            timings = verdict.timings
-            timings.queue_microseconds = round(((pending.started or started) - pending.arrived) * 1e6)
-            timings.compute_microseconds = round(pending.compute_seconds * 1e6)
-            timings.batch_sequences = num_sequences
-            timings.batch_rows = num_rows
+            pending.tell_timings(verdict.timings, len(shares), pass_rows.total)
             self._answer(pending, event, verdict, now)
         self._leases.renew(*((pending.sequence.connection, pending.sequence.sequence_id) for pending, *_ in judged))
 

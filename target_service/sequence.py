@@ -18,6 +18,7 @@ from specdec.errors import InvalidArgumentError, OutOfRangeError
 from specdec.features import MAX_BYTES, MAX_STATES, feature_bytes
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
+from specdec.runner.runner import Work
 from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
@@ -182,6 +183,23 @@ class PendingRound:
     def __post_init__(self) -> None:
         self.cache, self.token_ids = self.sequence.cache, self.sequence.token_ids
         self.num_window_rows = len(self.window.token_ids)
+
+    def work(self, num_rows: int, now: float, *, finishes: bool) -> Work:
+        """Its rows in a pass that begins now: so many uncached tokens, or all of them and the window."""
+        if self.started is None:
+            self.started = now
+        first = self.cache.length
+        if not finishes:
+            return Work(self.cache, self.token_ids[first : first + num_rows], 0)
+        token_ids = [*self.token_ids[first:], *self.window.token_ids]
+        return Work(self.cache, token_ids, self.num_window_rows + 1, self.window.parents)
+
+    def tell_timings(self, timings: model_pb2.Timings, num_sequences: int, num_rows: int) -> None:
+        """Write where the time of a round went whose last pass was of so many sequences and rows."""
+        timings.queue_microseconds = round(((self.started or self.arrived) - self.arrived) * 1e6)
+        timings.compute_microseconds = round(self.compute_seconds * 1e6)
+        timings.batch_sequences = num_sequences
+        timings.batch_rows = num_rows
 
     def features(self) -> bytes:
         """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.
