@@ -1,4 +1,4 @@
-"""The target's features of a sequence's last tokens, as they came with its commits."""
+"""The target's features of a sequence's last tokens, as they came with its commits, or before them."""
 
 from __future__ import annotations
 
