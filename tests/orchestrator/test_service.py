@@ -3,9 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -345,24 +343,3 @@ async def test_a_client_that_does_not_read_loses_its_request(monkeypatch: pytest
             await _read_all(call)
         assert stalled.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "read" in str(stalled.value.details())
-
-
-class InProcess:
-    """What the service asks of the context of a call."""
-
-    def time_remaining(self) -> None:
-        """There is no deadline."""
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-
-async def test_what_else_is_ready_runs_before_a_client_is_told() -> None:
-    async with running(FakeTarget()) as run:
-        others: list[str] = []
-        responses = run.service.Generate(request(), cast("Any", InProcess()))
-        async with aclosing(cast("AsyncGenerator[generation_pb2.GenerateResponse, None]", responses)):
-            asyncio.get_running_loop().call_soon(others.append, "ran")
-            # Nothing is waited for before this one.
-            assert (await anext(responses)).HasField("started")
-            assert others == ["ran"]

@@ -36,7 +36,11 @@ class _CheckedIndices(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextmanager
 def pretended_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within, an operation over two devices raises, as it does on GPUs."""
-    real = torch.tensor
+    real, of_array = torch.tensor, torch.from_numpy
+
+    def from_numpy(array: Any) -> torch.Tensor:
+        made = of_array(array)
+        return torch.empty(made.shape, dtype=made.dtype)
 
     def tensor(data: Any, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         # It would be a real one.
@@ -45,6 +49,7 @@ def pretended_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch, FakeTensorMode(), _CheckedIndices(), torch.no_grad():  # type: ignore[no-untyped-call]
         patch.setattr(torch, "tensor", tensor)
+        patch.setattr(torch, "from_numpy", from_numpy)
         yield
 
 
