@@ -31,8 +31,9 @@ TargetConnection = Connection[target_pb2.TargetEvent]
 _RUNNING_SECONDS = 1.0
 """A sequence that was answered so long ago is thought to come back with its next window at any moment."""
 
-_MOST_UNREAD = 32
-"""Events that wait at a connection from which on features are left out there: they may have 2 MiB each."""
+_MOST_UNREAD = 256
+"""Events that wait at a connection from which on features are left out there: they may have 2 MiB each. More than
+the verdicts of one pass, which are gone in a moment."""
 
 
 class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence]):

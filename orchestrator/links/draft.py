@@ -16,8 +16,9 @@ from specdec.serving.channel_security import ChannelSecurity
 from specdec.telemetry.metrics import OrchestratorMetrics
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2
 
-_MOST_UNSENT = 32
-"""Commands that wait to be sent from which on features are left out: they may have 2 MiB each."""
+_MOST_UNSENT = 256
+"""Commands that wait to be sent from which on features are left out: they may have 2 MiB each. More than the commits
+of one turn of the event loop, which are gone in a moment."""
 
 
 class ServedTarget(Protocol):

@@ -138,7 +138,7 @@ def test_a_replica_that_does_not_read_is_told_none() -> None:
     link = StalledLink()
     sequence = DraftSequence(link, Mailbox(bytes(16), 3))
     told = model_pb2.FeaturesTold(end=1, features=b"some")
-    for link.num_unsent in (0, 31, 32, 1000):
+    for link.num_unsent in (0, 255, 256, 1000):
         sequence.tell_features(told)
     link.num_unsent, link.is_available = 0, False
     sequence.tell_features(told)

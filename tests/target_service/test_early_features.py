@@ -80,7 +80,7 @@ def test_none_unless_asked_for_and_none_to_a_peer_that_does_not_read() -> None:
     events = opened(client_of(target_of_small_passes()), is_early=False)
     assert len(events) == 1
     assert_told(events, 0)
-    for num_unread, expected in ((31, [16, 32, 48]), (32, [])):
+    for num_unread, expected in ((255, [16, 32, 48]), (256, [])):
         client = client_of(target_of_small_passes())
         client.connection.num_left = num_unread
         events = opened(client)
