@@ -16,8 +16,8 @@ from benchmarks.simulation.acceptance_dial import AcceptanceDial
 from benchmarks.simulation.clock import wait_until
 from benchmarks.simulation.profile import DeviceModel, PassShape
 from specdec.models.loading import LoadedModel
-from specdec.runner.attention import row_depths
 from specdec.runner.runner import ModelRunner, Work
+from specdec.runner.visibility import row_depths
 
 Forward = Callable[[Sequence[Work]], list[torch.Tensor]]
 

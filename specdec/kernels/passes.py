@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional
 
 from specdec.kernels.norm import FewRowsNorm
-from specdec.runner.attention import RaggedBatch, Segment, attend
+from specdec.runner.attention import RaggedBatch, attend
+from specdec.runner.segment import Segment
 
 _MOST_COMPILED_ROWS = 16
 """Of one sequence. Of more, PyTorch reads its keys and values once, and the compiled attention once for each row."""

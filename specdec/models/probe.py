@@ -17,6 +17,7 @@ from specdec.kernels.int4 import is_int4
 from specdec.models.errors import ModelError, first_line
 from specdec.runner.attention import ATTENTION_NAME
 from specdec.runner.cache import SequenceCache
+from specdec.runner.pool import KVPool
 from specdec.runner.runner import ModelRunner, Work
 
 _LONG, _SHORT, _KEPT = 12, 9, 5
@@ -44,8 +45,10 @@ def probe_ragged_batch(model: PreTrainedModel, vocab_size: int, context_length: 
         torch.randint(vocab_size, (length,), generator=generator).tolist() for length in (_LONG, _SHORT, _SHORT)
     )
     runner = ModelRunner(model, vocab_size)
-    cache = SequenceCache()
-    batch = [Work(SequenceCache(), long, num_logits=_LONG), Work(cache, short[_KEPT:], num_logits=_SHORT - _KEPT)]
+    # In one pool, as when they are served: where they are says how attention is computed.
+    pool = KVPool(None)
+    cache = SequenceCache(pool)
+    batch = [Work(SequenceCache(pool), long, num_logits=_LONG), Work(cache, short[_KEPT:], num_logits=_SHORT - _KEPT)]
     try:
         with _short_windows(model, context_length):
             expected = torch.cat([_own_logits(model, long, vocab_size), _own_logits(model, short, vocab_size)[_KEPT:]])

@@ -8,10 +8,10 @@ the end of a window, a node of a tree or part of a prefill. It costs a call for 
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 from transformers import AttentionInterface
 
-from specdec.runner.attention import RaggedBatch, _explicit_attention
+from specdec.runner.attention import RaggedBatch
+from specdec.runner.weighted_values import weighted_values
 
 ROW_ATTENTION_NAME = "specdec_row_by_row"
 """For `set_attn_implementation`."""
@@ -47,13 +47,8 @@ def row_attention(
             else:
                 seen_keys, seen_values = keys[:, mask[row]], values[:, mask[row]]
             # The query heads that share a key head are further rows of that head.
-            rows = query[0, :, len(outputs)].reshape(kv_heads, -1, query.shape[-1])
-            if softcap is None and s_aux is None:
-                out = functional.scaled_dot_product_attention(
-                    rows[None], seen_keys[None], seen_values[None], scale=scaling
-                )[0]
-            else:
-                out = _explicit_attention(rows, seen_keys, seen_values, None, scaling, softcap, s_aux)
+            rows = query[0, :, len(outputs)].reshape(kv_heads, 1, -1, query.shape[-1])
+            out = weighted_values(rows, seen_keys[:, None], seen_values[:, None], None, scaling, softcap, s_aux)
             outputs.append(out.reshape(-1, out.shape[-1]))
     return torch.stack(outputs)[None], None
 

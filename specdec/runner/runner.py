@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
-from specdec.runner.attention import RaggedBatch, Segment, integers, row_depths
+from specdec.runner.attention import RaggedBatch
 from specdec.runner.cache import SequenceCache
 from specdec.runner.hidden_states import HiddenStates
+from specdec.runner.integers import integers
+from specdec.runner.segment import Segment
+from specdec.runner.visibility import row_depths
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ class ModelRunner:
                 positions.extend(first + depth for depth in row_depths(num_rows, work.parents))
             wanted.extend(range(len(token_ids) - work.num_logits, len(token_ids)))
             segments.append(Segment(work.cache, num_rows, work.parents))
-        ragged_batch = RaggedBatch(segments, device)
+        ragged_batch = RaggedBatch(segments)
         ids_and_positions = integers([token_ids, positions]).to(device)
         output = self._model(
             **self._inputs(ids_and_positions[:1], batch),

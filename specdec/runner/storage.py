@@ -90,6 +90,24 @@ class KVStorage:
             torch.cat([values[:, start:end] for start, end in spans], dim=1),
         )
 
+    def gather(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the rows of one layer at any slots; each (kv_heads, rows, head_dim).
+
+        Args:
+            layer: index of the layer.
+            slots: (rows,), integers, not necessarily distinct.
+        """
+        both = self._heads.get(layer)
+        if both is not None:
+            keys, values = both.index_select(1, slots).chunk(2)
+            return keys, values
+        keys, values = self._layers[layer]
+        return keys.index_select(1, slots), values.index_select(1, slots)
+
+    def token_bytes(self, layer: int) -> int:
+        """Memory of one token in a layer that has been written."""
+        return sum(held.shape[0] * held.shape[2] * held.element_size() for held in self._layers[layer])
+
     def write_states(self, number: int, states: torch.Tensor, slots: torch.Tensor) -> None:
         """Put hidden states beside the keys and values of their tokens.
 

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import torch
 
-from specdec.runner.attention import RaggedBatch, Segment
+from specdec.runner.attention import RaggedBatch
+from specdec.runner.segment import Segment
 
 VOCAB_SIZE = 5
 Prefix = tuple[int, ...]

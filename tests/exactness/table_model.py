@@ -16,7 +16,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.models.loading import LoadedModel
-from specdec.runner.attention import RaggedBatch, Segment
+from specdec.runner.attention import RaggedBatch
+from specdec.runner.segment import Segment
 from specdec.tokenizer_files import TokenizerFiles
 from specdec.v1 import model_pb2
 

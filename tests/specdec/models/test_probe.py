@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from specdec.models.errors import ModelError
 from specdec.models.probe import probe_ragged_batch
 from specdec.runner.attention import ATTENTION_NAME
+from specdec.runner.storage import KVStorage
 from tests.tiny_models import tiny_llama
 
 VOCAB_SIZE = 300
@@ -115,3 +116,14 @@ def test_attention_is_ragged_again_after_a_failure(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ModelError, match="division by zero"):
         probe_ragged_batch(model, 320, 512)
     assert model.config._attn_implementation == ATTENTION_NAME
+
+
+def test_sequences_that_are_attended_to_together_are_probed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a GPU, where slots of other sequences are then read.
+    monkeypatch.setattr("specdec.runner.grouped_attention._HOST", torch.device("meta"))
+    model = tiny_llama()
+    probe_ragged_batch(model, 320, 512)
+    gather = KVStorage.gather
+    monkeypatch.setattr(KVStorage, "gather", lambda self, layer, slots: gather(self, layer, slots.roll(16)))
+    with pytest.raises(ModelError, match="computes other values"):
+        probe_ragged_batch(model, 320, 512)

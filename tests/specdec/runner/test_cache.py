@@ -11,11 +11,11 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specdec.runner.attention import RaggedBatch, Segment
+from specdec.runner.attention import RaggedBatch
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
+from specdec.runner.segment import Segment
 
-CPU = torch.device("cpu")
 LAYERS, HEADS, KEY_DIM, VALUE_DIM = 2, 2, 3, 5
 BLOCK_TOKENS, NUM_BLOCKS = 4, 9
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
@@ -44,7 +44,7 @@ class Sequence:
         start = self.cache.length
         everything = [*self.token_ids[:start], *token_ids]
         segment = Segment(self.cache, len(token_ids))
-        batch = RaggedBatch([segment], CPU)
+        batch = RaggedBatch([segment])
         for layer in range(LAYERS):
             batch.write(layer, *self.rows(layer, everything, start))
             self.check(layer, segment, everything)
@@ -120,7 +120,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         window = [*sequence.token_ids, *drafts]
         with torch.inference_mode():
-            batch = RaggedBatch([Segment(sequence.cache, len(uncached) + len(drafts))], CPU)
+            batch = RaggedBatch([Segment(sequence.cache, len(uncached) + len(drafts))])
             for layer in range(LAYERS):
                 keys, values = (tensor.clone() for tensor in sequence.rows(layer, window, base - len(uncached)))
                 right = sequence.rows(layer, accepted, base)

@@ -82,3 +82,14 @@ def test_what_was_moved_while_the_storage_grew_is_not_lost() -> None:
         for found, expected in zip(storage.read(0, [(slot - 1, slot + 1)]), (keys, values), strict=True):
             assert torch.equal(found[:, 1:], expected)
     assert torch.equal(storage.read(0, [(1, 2)])[0], keys)
+
+
+@pytest.mark.parametrize("value_dim", [3, 5])
+def test_slots_are_gathered_in_any_order(value_dim: int) -> None:
+    storage = KVStorage(8)
+    keys, values = torch.randn(2, 8, 3), torch.randn(2, 8, value_dim)
+    storage.write(0, keys, values, torch.arange(8))
+    slots = torch.tensor([5, 0, 5, 7])
+    for found, expected in zip(storage.gather(0, slots), (keys, values), strict=True):
+        assert torch.equal(found, expected[:, slots])
+    assert storage.token_bytes(0) == 2 * (3 + value_dim) * 4
