@@ -111,7 +111,7 @@ class CandidateVerifier(Verifier):
         """Find out whether the target has gone on."""
         sent = self._sent
         self._forget()
-        outcome = outcome_of(judged.verdict)
+        outcome = outcome_of(judged.verdict.accepted_nodes, judged.verdict.next_token_id)
         if sent is None or outcome not in sent or judged.verdict.committed_length >= self._committed.max_length:
             return
         self.under_way = sent[outcome]

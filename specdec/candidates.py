@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
-
-from specdec.v1 import target_pb2
 
 MAX_CANDIDATES = 16
 """Most candidate windows of one round."""
@@ -17,9 +16,7 @@ class RoundOutcome(NamedTuple):
     next_token_id: int
 
 
-def outcome_of(verdict: target_pb2.Verdict) -> RoundOutcome | None:
+def outcome_of(accepted_nodes: Sequence[int], next_token_id: int) -> RoundOutcome | None:
     """What candidates may have been sent for; None: the accepted nodes are not the first ones of a chain."""
-    count = len(verdict.accepted_nodes)
-    if list(verdict.accepted_nodes) != list(range(count)):
-        return None
-    return RoundOutcome(count, verdict.next_token_id)
+    count = len(accepted_nodes)
+    return RoundOutcome(count, next_token_id) if list(accepted_nodes) == list(range(count)) else None

@@ -8,7 +8,7 @@ from specdec.telemetry.metrics import CandidateMetrics
 from specdec.v1 import model_pb2, target_pb2
 from target_service.candidates import read_candidates
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, verdict_of
+from target_service.sequence import PendingRound, TargetSequence
 
 
 class CandidateRounds:
@@ -43,7 +43,7 @@ class CandidateRounds:
             self._metrics.ended(len(message.windows), "stale")
             return False
         candidates = read_candidates(message, sequence.rule, sequence.params, self._info)
-        last = sequence.last_event
+        last = sequence.last_answer
         known = pending.round if pending is not None else last.round if last is not None else -1
         if candidates.round <= known or sequence.candidates is not None:
             self._metrics.ended(len(candidates), "stale")
@@ -56,7 +56,7 @@ class CandidateRounds:
         check_prefix(
             candidates.base_length,
             candidates.checksum,
-            known_length=verdict_of(last).base_length if is_judged and last is not None else len(sequence.token_ids),
+            known_length=last.base_length if is_judged and last is not None else len(sequence.token_ids),
             known_checksum=sequence.previous_checksum if is_judged else sequence.checksum,
             what="candidates",
         )
@@ -69,9 +69,9 @@ class CandidateRounds:
         None: nothing was sent for this outcome, or the sequence has come to its end.
         """
         candidates, sequence.candidates = sequence.candidates, None
-        if candidates is None or sequence.last_event is None:
+        if candidates is None or sequence.last_answer is None:
             return None
-        found = candidates.following(verdict_of(sequence.last_event))
+        found = candidates.following(sequence.last_answer)
         if found is None or len(sequence.token_ids) >= sequence.max_length:
             self._metrics.ended(len(candidates), "miss")
             return None

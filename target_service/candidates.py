@@ -9,6 +9,7 @@ from specdec.engine.sequences import check_token_ids
 from specdec.errors import InvalidArgumentError
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, target_pb2
+from target_service.answer import Answer
 from target_service.judge import DraftWindow
 
 
@@ -27,9 +28,9 @@ class CandidateWindows:
     def __len__(self) -> int:
         return len(self.windows)
 
-    def following(self, verdict: target_pb2.Verdict) -> tuple[int, DraftWindow] | None:
+    def following(self, answer: Answer) -> tuple[int, DraftWindow] | None:
         """The window for the outcome of the round before, and its number; None if there is none."""
-        outcome = outcome_of(verdict)
+        outcome = outcome_of(answer.accepted_nodes, answer.next_token_id)
         if outcome is None or outcome not in self.windows:
             return None
         return list(self.windows).index(outcome), self.windows[outcome]

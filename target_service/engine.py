@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import torch
 
@@ -20,11 +21,14 @@ from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
 from specdec.telemetry.tracing import end_span, span
-from specdec.v1 import model_pb2, target_pb2
+from specdec.v1 import model_pb2, sampling_pb2, target_pb2
+from target_service.acceptance import Acceptance
+from target_service.answer import Answer, Timings, batched
+from target_service.asked import AskedWindow, read_batch, read_window
 from target_service.candidate_rounds import CandidateRounds
 from target_service.highest import highest_of_rounds
 from target_service.judge import DraftWindow
-from target_service.sequence import PendingRound, TargetSequence, read_window, span_attributes, start_window_span
+from target_service.sequence import PendingRound, TargetSequence, start_window_span
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -34,6 +38,16 @@ _RUNNING_SECONDS = 1.0
 _MOST_UNREAD = 256
 """Events that wait at a connection from which on features are left out there: they may have 2 MiB each. More than
 the verdicts of one pass, which are gone in a moment."""
+
+
+class Judged(NamedTuple):
+    """A round whose outcome is committed."""
+
+    pending: PendingRound
+    base_length: int
+    outcome: Acceptance
+    features: bytes
+    logprobs: list[sampling_pb2.TokenLogprobs]
 
 
 class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence]):
@@ -112,8 +126,10 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
 
     def _carry_out(self, connection: TargetConnection, command: target_pb2.TargetCommand, arrived: float) -> None:
         kind = command.WhichOneof("command")
-        if kind == "window":
-            self._window(connection, command.sequence_id, command.window, arrived)
+        if kind == "windows":
+            self._windows(connection, command.windows, arrived)
+        elif kind == "window":
+            self._window(connection, command.sequence_id, AskedWindow.of(command.window), arrived)
         elif kind == "open":
             self._open(connection, command.sequence_id, command.open, arrived)
         elif kind == "candidates":
@@ -129,10 +145,13 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         elif kind == "close":
             self._forget(connection, command.sequence_id)
         else:
-            raise InvalidArgumentError("a command is neither open, window, candidates nor close")
+            raise InvalidArgumentError("a command is neither open, window, windows, candidates nor close")
 
     def _refuse(self, connection: TargetConnection, command: target_pb2.TargetCommand, refusal: Refusal) -> None:
         kind = command.WhichOneof("command")
+        if kind == "windows":
+            self._fail(connection, b"", 0, 0, refusal)
+            return
         asked = command.open if kind == "open" else command.candidates if kind == "candidates" else command.window
         self._fail(connection, command.sequence_id, asked.epoch, asked.round, refusal)
 
@@ -160,29 +179,34 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             tells_early=command.tells_features_early and bool(sequence.feature_states),
         )
 
-    def _window(
-        self, connection: TargetConnection, sequence_id: bytes, window: target_pb2.Window, arrived: float
-    ) -> None:
-        sequence = self._known(connection, sequence_id, window.epoch)
+    def _windows(self, connection: TargetConnection, message: target_pb2.WindowBatch, arrived: float) -> None:
+        for sequence_id, asked in read_batch(message):
+            try:
+                self._window(connection, sequence_id, asked, arrived)
+            except Exception as error:  # noqa: BLE001 - a bug at worst, but of one window
+                self._fail(connection, sequence_id, asked.epoch, asked.round, refusal_of(error, "a command failed"))
+
+    def _window(self, connection: TargetConnection, sequence_id: bytes, asked: AskedWindow, arrived: float) -> None:
+        sequence = self._known(connection, sequence_id, asked.epoch)
         if sequence is None:
             return
-        round_index = window.round
+        round_index = asked.round
         pending = self._waiting.get(sequence)
         if pending is not None and round_index == pending.round:
             return  # Asked before, or a candidate; and about to be answered.
         if pending is not None and round_index > pending.round:
             raise FailedPreconditionError(f"round {pending.round} has no verdict yet; wait for it")
-        last = sequence.last_event
+        last = sequence.last_answer
         if last is not None and round_index <= last.round:
             self._leases.renew((connection, sequence_id))
-            for event in sequence.events:
-                if round_index == event.round:
-                    self._send(connection, event)
+            for answer in sequence.answers:
+                if round_index == answer.round:
+                    self._send(connection, answer.event())
             return
-        drafts = read_window(window, sequence.rule, self._info)
+        drafts = read_window(asked, sequence.rule, self._info)
         check_prefix(
-            window.base_length,
-            window.checksum,
+            asked.base_length,
+            asked.checksum,
             known_length=len(sequence.token_ids),
             known_checksum=sequence.checksum,
             what="window",
@@ -191,15 +215,17 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
         drafts = sequence.fit_window(drafts)
         self._gathering.returned(sequence, arrived)
-        span = start_window_span(window.trace_context, sequence, round_index, drafts)
+        message = asked.message
+        span = start_window_span(message.trace_context if message else None, sequence, round_index, drafts)
         self._waiting[sequence] = PendingRound(
             sequence,
             round_index,
             drafts,
             span,
             arrived,
-            max_feature_tokens=window.max_feature_tokens,
-            without_features=window.without_features,
+            is_batched=message is None,
+            max_feature_tokens=message.max_feature_tokens if message else 0,
+            without_features=asked.without_features,
         )
 
     def _go_on(self, sequence: TargetSequence, now: float) -> bool:
@@ -254,7 +280,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
-        judged = []
+        judged: list[Judged] = []
         highest = iter(highest_of_rounds([share.pending for share in shares if share.finishes], logits))
         for (pending, _, finishes), rows in zip(shares, logits, strict=True):
             if pending.is_open or not finishes:
@@ -262,7 +288,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             of_rows = next(highest) if finishes else None
             try:
                 if finishes:
-                    judged.append((pending, *self._judge(pending, rows, of_rows)))
+                    judged.append(self._judge(pending, rows, of_rows))
                 else:
                     self._tell_features(pending, pending.cache.length)
             except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
@@ -274,9 +300,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         now = time.perf_counter()
         for pending, *_ in shares:
             pending.compute_seconds += now - started
-        for pending, event, verdict in judged:
-            pending.tell_timings(verdict.timings, len(shares), pass_rows.total)
-            self._answer(pending, event, verdict, now)
+        together: dict[TargetConnection, list[Answer]] = {}
+        for each in judged:
+            pending = each.pending
+            answer = self._answer(each, pending.timings(len(shares), pass_rows.total), now)
+            if pending.is_batched and not answer.logprobs:
+                together.setdefault(pending.sequence.connection, []).append(answer)
+        for connection, answers in together.items():
+            for event in batched(answers):
+                self._send(connection, event)
         self._leases.renew(*((pending.sequence.connection, pending.sequence.sequence_id) for pending, *_ in judged))
 
     def _split(self, duration: float, num_rows: int, num_sequences: int) -> tuple[float, float]:
@@ -287,27 +319,22 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         fixed = min(duration, self._costs.empty_seconds(num_rows))
         return fixed, (duration - fixed) / num_sequences
 
-    def _judge(
-        self, pending: PendingRound, logits: torch.Tensor, highest: list[int] | None
-    ) -> tuple[target_pb2.TargetEvent, target_pb2.Verdict]:
-        """Decide a window by its logits, (draft tokens + 1, vocab_size), or by the `highest`, and commit the outcome.
-
-        Returns:
-            The answer, but for its timings, and the verdict in it.
-        """
+    def _judge(self, pending: PendingRound, logits: torch.Tensor, highest: list[int] | None) -> Judged:
+        """Decide a window by its logits, (draft tokens + 1, vocab_size), or by the `highest`, and commit the outcome."""
         sequence, window = pending.sequence, pending.window
-        event = target_pb2.TargetEvent(sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round)
-        # Written in place: messages that are put into others are copied.
-        verdict = event.opened.first if pending.is_open else event.verdict
-        sequence.judge.decide(sequence.token_ids, window, logits, highest, verdict)
-        accepted_nodes = verdict.accepted_nodes[:]
-        sequence.cache.keep_rows(verdict.base_length, accepted_nodes)
+        token_ids, cache = sequence.token_ids, sequence.cache
+        base_length = len(token_ids)
+        outcome = sequence.judge.decide(token_ids, window, logits, highest)
+        accepted_nodes = outcome.accepted_nodes
+        logprobs = sequence.judge.logprobs(token_ids, window, logits, outcome)
+        cache.keep_rows(base_length, accepted_nodes)
+        features = b""
         if sequence.feature_states:
-            self._tell_features(pending, sequence.cache.length - sequence.max_feature_tokens)
-            verdict.features = pending.features()
-        sequence.commit([*[window.token_ids[node] for node in accepted_nodes], verdict.next_token_id])
-        sequence.cache.publish(sequence.token_ids)
-        return event, verdict
+            self._tell_features(pending, cache.length - sequence.max_feature_tokens)
+            features = pending.features()
+        sequence.commit([*[window.token_ids[node] for node in accepted_nodes], outcome.next_token_id])
+        cache.publish(token_ids)
+        return Judged(pending, base_length, outcome, features, logprobs)
 
     def _tell_features(self, pending: PendingRound, end: int) -> None:
         """Send what an open's verdict need not carry; not to a peer that does not read, who does without."""
@@ -323,24 +350,40 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = pending.sequence
         self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, pending.round, refusal)
 
-    def _answer(
-        self, pending: PendingRound, event: target_pb2.TargetEvent, verdict: target_pb2.Verdict, now: float
-    ) -> None:
+    def _answer(self, judged: Judged, timings: Timings, now: float) -> Answer:
+        """The answer to a round that is over; those to windows of batches are left to be sent together."""
+        pending, base_length, outcome, features, logprobs = judged
         sequence = pending.sequence
+        num_cached_tokens = None
         if pending.is_open:
-            event.opened.num_cached_tokens = sequence.cache.num_adopted
-            self._metrics.prefix(num_tokens=verdict.base_length, num_hit_tokens=sequence.cache.num_adopted)
+            num_cached_tokens = sequence.cache.num_adopted
+            self._metrics.prefix(num_tokens=base_length, num_hit_tokens=num_cached_tokens)
+        answer = Answer(
+            sequence.sequence_id,
+            sequence.epoch,
+            pending.round,
+            base_length,
+            pending.num_window_rows,
+            outcome.accepted_nodes,
+            outcome.next_token_id,
+            outcome.is_bonus,
+            timings,
+            features,
+            logprobs,
+            pending.candidate,
+            num_cached_tokens,
+        )
         if pending.candidate is None:
             # Whoever asks for a round has the answer to the one before.
-            sequence.events.clear()
-        else:
-            verdict.candidate = pending.candidate
-        sequence.events.append(event)
+            sequence.answers.clear()
+        sequence.answers.append(answer)
         sequence.answered = now
         del self._waiting[sequence]
-        self._send(sequence.connection, event)
+        if not pending.is_batched or logprobs:
+            self._send(sequence.connection, answer.event())
         if not self._go_on(sequence, now) and len(sequence.token_ids) < sequence.max_length:
             self._gathering.answered(sequence, now)
         if pending.span.is_recording():
-            pending.span.set_attributes(span_attributes(verdict, sequence.cache.num_adopted))
+            pending.span.set_attributes(answer.span_attributes(sequence.cache.num_adopted))
         end_span(pending.span)
+        return answer

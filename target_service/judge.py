@@ -12,7 +12,7 @@ from specdec.sampling.chooser import TokenChooser
 from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
 from specdec.sampling.noise import first_highest_of_rows
 from specdec.sampling.params import SamplingParams
-from specdec.v1 import model_pb2, target_pb2
+from specdec.v1 import model_pb2, sampling_pb2
 from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_known, accept_rejection
 from target_service.logprobs import token_logprobs
 
@@ -57,9 +57,8 @@ class Judge:
         window: DraftWindow,
         logits: torch.Tensor,
         highest: Sequence[int] | None = None,
-        verdict: target_pb2.Verdict | None = None,
-    ) -> target_pb2.Verdict:
-        """The verdict, without timings.
+    ) -> Acceptance:
+        """Which draft tokens are accepted, and what follows them.
 
         Args:
             committed: committed tokens that the window stands on.
@@ -67,36 +66,32 @@ class Judge:
             logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
             highest: the index of the highest in each row, if somebody has looked already and found numbers; read only
                 if this `is_plain`.
-            verdict: an empty one to write into; None: a new one.
 
         Raises:
             InvalidArgumentError: the request's rules leave no token.
             DataLossError: the model computed no numbers.
         """
         try:
-            outcome = self._accept(committed, window, logits, highest)
+            return self._accept(committed, window, logits, highest)
         except FloatingPointError as error:
             raise DataLossError(f"{error}; the target needs another dtype, or intact weights") from error
-        accepted_nodes, base_length = outcome.accepted_nodes, len(committed)
-        verdict = target_pb2.Verdict() if verdict is None else verdict
-        verdict.base_length = base_length
-        verdict.num_judged_tokens = len(window.token_ids)
-        verdict.accepted_nodes.extend(accepted_nodes)
-        verdict.next_token_id = outcome.next_token_id
-        verdict.next_token_kind = (
-            target_pb2.NEXT_TOKEN_KIND_BONUS if outcome.is_bonus else target_pb2.NEXT_TOKEN_KIND_RECOVERED
-        )
-        verdict.committed_length = base_length + len(accepted_nodes) + 1
-        if self._params.num_logprobs is not None:
-            path = [window.token_ids[node] for node in accepted_nodes]
-            nodes = [-1, *accepted_nodes]
-            for depth, token in enumerate([*path, outcome.next_token_id]):
-                row = logits[nodes[depth] + 1]
-                processed = None
-                if not self._params.is_greedy:
-                    processed = self._chooser.process(row, committed, path[:depth])
-                verdict.logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs))
-        return verdict
+
+    def logprobs(
+        self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor, outcome: Acceptance
+    ) -> list[sampling_pb2.TokenLogprobs]:
+        """Those of the accepted tokens and the next one, if the request asks for any; arguments as in `decide`."""
+        if self._params.num_logprobs is None:
+            return []
+        logprobs = []
+        path = [window.token_ids[node] for node in outcome.accepted_nodes]
+        nodes = [-1, *outcome.accepted_nodes]
+        for depth, token in enumerate([*path, outcome.next_token_id]):
+            row = logits[nodes[depth] + 1]
+            processed = None
+            if not self._params.is_greedy:
+                processed = self._chooser.process(row, committed, path[:depth])
+            logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs))
+        return logprobs
 
     def _accept(
         self,

@@ -19,11 +19,11 @@ from specdec.features import MAX_BYTES, MAX_STATES, feature_bytes
 from specdec.runner.cache import SequenceCache
 from specdec.runner.pool import KVPool
 from specdec.runner.runner import Work
-from specdec.sampling.laws import DraftLaw
 from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
-from specdec.telemetry.tracing import AttributeValue, start_remote_span, timing_attributes
+from specdec.telemetry.tracing import start_remote_span
 from specdec.v1 import model_pb2, target_pb2
+from target_service.answer import Answer, Timings
 from target_service.candidates import CandidateWindows
 from target_service.judge import DraftWindow, Judge
 
@@ -42,7 +42,7 @@ class TargetSequence:
     rule: model_pb2.AcceptanceRule.ValueType
     checksum: int
     cache: SequenceCache
-    events: deque[target_pb2.TargetEvent] = field(default_factory=lambda: deque(maxlen=2))
+    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=2))
     """The answer to the last round, repeated if it is asked again. If that was by a candidate, to the one before too:
     its asker may not have it yet."""
     candidates: CandidateWindows | None = None
@@ -139,9 +139,9 @@ class TargetSequence:
         )
 
     @property
-    def last_event(self) -> target_pb2.TargetEvent | None:
+    def last_answer(self) -> Answer | None:
         """The answer to the last round."""
-        return self.events[-1] if self.events else None
+        return self.answers[-1] if self.answers else None
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Append the outcome of a round."""
@@ -160,6 +160,8 @@ class PendingRound:
     span: Span
     arrived: float
     is_open: bool = False
+    is_batched: bool = False
+    """It was asked for in a batch, and may be answered in one."""
     candidate: int | None = None
     """Which of the round's candidates the window was; None: it was asked for."""
     started: float | None = None
@@ -194,12 +196,10 @@ class PendingRound:
         token_ids = [*self.token_ids[first:], *self.window.token_ids]
         return Work(self.cache, token_ids, self.num_window_rows + 1, self.window.parents)
 
-    def tell_timings(self, timings: model_pb2.Timings, num_sequences: int, num_rows: int) -> None:
-        """Write where the time of a round went whose last pass was of so many sequences and rows."""
-        timings.queue_microseconds = round(((self.started or self.arrived) - self.arrived) * 1e6)
-        timings.compute_microseconds = round(self.compute_seconds * 1e6)
-        timings.batch_sequences = num_sequences
-        timings.batch_rows = num_rows
+    def timings(self, num_sequences: int, num_rows: int) -> Timings:
+        """Where the time of a round went whose last pass was of so many sequences and rows."""
+        queue_seconds = (self.started or self.arrived) - self.arrived
+        return Timings(round(queue_seconds * 1e6), round(self.compute_seconds * 1e6), num_sequences, num_rows)
 
     def features(self) -> bytes:
         """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.
@@ -268,54 +268,11 @@ def _most_feature_tokens(num_states: int, info: model_pb2.ModelInfo) -> int:
     return MAX_BYTES // size if size else 0
 
 
-def read_window(
-    message: target_pb2.Window, rule: model_pb2.AcceptanceRule.ValueType, info: model_pb2.ModelInfo
-) -> DraftWindow:
-    """The window in a message.
-
-    Raises:
-        InvalidArgumentError: it is malformed whatever it stands on; names the field and the bound.
-    """
-    token_ids = message.token_ids[:]
-    if len(token_ids) > info.max_num_draft_tokens:
-        raise InvalidArgumentError(
-            f"the window has {len(token_ids)} draft tokens; at most {info.max_num_draft_tokens} are verified"
-        )
-    if token_ids:
-        check_token_ids("window.token_ids", token_ids, info.vocab_size)
-    parents = message.parents[:] if message.parents else None
-    if parents is not None:
-        if len(parents) != len(token_ids):
-            raise InvalidArgumentError("window.parents must be empty or as long as window.token_ids")
-        if any(not -1 <= parent < node for node, parent in enumerate(parents)):
-            raise InvalidArgumentError("each of window.parents must be -1 or the index of an earlier node")
-        if parents == list(range(-1, len(parents) - 1)):
-            parents = None
-        elif rule != model_pb2.ACCEPTANCE_RULE_COUPLED:
-            raise InvalidArgumentError("token trees are judged by the coupled rule only; send a chain")
-        elif len(set(zip(parents, token_ids, strict=True))) != len(token_ids):
-            raise InvalidArgumentError("two nodes of the window have the same parent and the same token")
-    laws = None
-    if message.distributions:
-        if len(message.distributions) != len(token_ids):
-            raise InvalidArgumentError("window.distributions must be empty or as long as window.token_ids")
-        laws = [
-            DraftLaw.from_proto(distribution, token, info.vocab_size)
-            for distribution, token in zip(message.distributions, token_ids, strict=True)
-        ]
-    return DraftWindow(token_ids, parents, laws)
-
-
-def verdict_of(event: target_pb2.TargetEvent) -> target_pb2.Verdict:
-    """Of a round, or of an open."""
-    return event.opened.first if event.HasField("opened") else event.verdict
-
-
 def start_window_span(
-    context: model_pb2.TraceContext, sequence: TargetSequence, round_index: int, window: DraftWindow
+    context: model_pb2.TraceContext | None, sequence: TargetSequence, round_index: int, window: DraftWindow
 ) -> Span:
     """The span of a round, under the trace that came with its command, if any."""
-    if not context.traceparent:
+    if context is None or not context.traceparent:
         return INVALID_SPAN
     attributes = {
         names.ROUND_INDEX: round_index,
@@ -324,14 +281,3 @@ def start_window_span(
         names.SEQUENCE_EPOCH: sequence.epoch,
     }
     return start_remote_span(names.TARGET_WINDOW, context, attributes)
-
-
-def span_attributes(verdict: target_pb2.Verdict, num_cached_tokens: int) -> dict[str, AttributeValue]:
-    """What the span of a round says of its outcome."""
-    kind = target_pb2.NextTokenKind.Name(verdict.next_token_kind).removeprefix("NEXT_TOKEN_KIND_").lower()
-    return {
-        names.ROUND_NUM_ACCEPTED_TOKENS: len(verdict.accepted_nodes),
-        names.ROUND_NEXT_TOKEN_KIND: kind,
-        names.CACHED_TOKENS: num_cached_tokens,
-        **timing_attributes(verdict.timings),
-    }

@@ -64,6 +64,7 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
                 max_num_draft_tokens=self._settings.max_num_draft_tokens,
                 max_num_sequences=self._settings.max_num_sequences,
                 acceptance_rules=ACCEPTANCE_RULES,
+                takes_window_batches=True,
             )
         )
         hidden_states = _hidden_states(model)

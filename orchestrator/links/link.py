@@ -159,6 +159,10 @@ class Link(ABC, Generic[Command, Response, Event]):
             del self._mailboxes[mailbox.sequence_id]
             self._stream.send(closing)
 
+    def _last_unsent(self) -> Command | None:
+        """The command that would be sent last, if it can still be added to."""
+        return self._stream.last_unsent if self._stream is not None else None
+
     def send(self, command: Command) -> None:
         """Send a command with the next message.
 

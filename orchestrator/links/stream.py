@@ -19,6 +19,10 @@ _MAX_UNSENT_COMMANDS = 1 << 16
 """A peer that leaves this many commands unread has stopped reading."""
 
 
+class MalformedMessage(Exception):
+    """What the peer sent makes no sense, and may be meant for any sequence."""
+
+
 class ProtobufMessage(Protocol):
     """What links need of the messages they carry."""
 
@@ -35,7 +39,7 @@ class BatchedStream(Generic[Command, Response]):
     Args:
         call: the open stream.
         pack: makes one request message of commands.
-        deliver: is called with each response, on the event loop; must not block.
+        deliver: is called with each response, on the event loop; must not block. A `MalformedMessage` ends the stream.
     """
 
     def __init__(
@@ -54,6 +58,11 @@ class BatchedStream(Generic[Command, Response]):
     def num_unsent(self) -> int:
         """Commands that wait for the message before theirs to be on its way."""
         return len(self._unsent)
+
+    @property
+    def last_unsent(self) -> Command | None:
+        """The last of them, which may still be added to."""
+        return self._unsent[-1] if self._unsent else None
 
     def send(self, command: Command) -> None:
         """Queue a command for the next message.
@@ -81,6 +90,8 @@ class BatchedStream(Generic[Command, Response]):
         for outcome in outcomes:
             if isinstance(outcome, grpc.aio.AioRpcError):
                 return f"{outcome.code().name}: {outcome.details()}"
+            if isinstance(outcome, MalformedMessage):
+                return f"it sent a malformed message: {outcome}"
             # grpc reports writes on an ended call in several ways; what else is raised here is a bug.
             if isinstance(outcome, Exception) and not isinstance(outcome, asyncio.InvalidStateError):
                 _log.error("a stream failed", exc_info=outcome)

@@ -11,6 +11,7 @@ from orchestrator.candidates import Candidates
 from orchestrator.links.link import HANDSHAKE_SECONDS, HandshakeRefused, Link, check_protocol_version
 from orchestrator.links.mailbox import Mailbox
 from orchestrator.links.opening import Opening
+from orchestrator.links.window_batches import MAX_WINDOWS, add_window, fits_batch, single_verdicts
 from orchestrator.tokenizer import PromptTokenizer
 from orchestrator.window import Window
 from specdec.errors import UnavailableError
@@ -96,6 +97,20 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
         self.attach(mailbox, target_pb2.TargetCommand(sequence_id=sequence_id, open=message))
         return TargetSequence(self, mailbox)
 
+    def batch_for(self, window: Window, trace_context: model_pb2.TraceContext | None) -> target_pb2.WindowBatch | None:
+        """A batch that is about to be sent, for one more window; None: it has to go by itself.
+
+        Raises:
+            LinkLost: the link is not available.
+        """
+        if self.model_info is None or not self.model_info.takes_window_batches or not fits_batch(window, trace_context):
+            return None
+        command = self._last_unsent()
+        if command is None or not command.HasField("windows") or len(command.windows.rounds) >= MAX_WINDOWS:
+            command = target_pb2.TargetCommand(windows=target_pb2.WindowBatch())
+            self.send(command)
+        return command.windows
+
     async def _handshake(self, channel: grpc.aio.Channel) -> model_pb2.ModelInfo:
         stub = target_pb2_grpc.TargetServiceStub(channel)
         request = target_pb2.TargetServiceGetModelInfoRequest()
@@ -117,7 +132,11 @@ class TargetLink(Link[target_pb2.TargetCommand, target_pb2.VerifyResponse, targe
         return target_pb2.VerifyRequest(commands=commands)
 
     def _events(self, response: target_pb2.VerifyResponse) -> Iterable[target_pb2.TargetEvent]:
-        return response.events
+        for event in response.events:
+            if event.HasField("verdicts"):
+                yield from single_verdicts(event.verdicts)
+            else:
+                yield event
 
     def _load(self, response: target_pb2.VerifyResponse) -> model_pb2.Load | None:
         return response.load if response.HasField("load") else None
@@ -167,11 +186,16 @@ class TargetSequence:
             LinkLost: the stream broke.
             Refusal: the target refused or failed the sequence.
         """
-        self._mailbox.expect(round_index)
+        mailbox = self._mailbox
+        mailbox.expect(round_index)
+        batch = self.link.batch_for(window, trace_context)
+        if batch is not None:
+            add_window(batch, mailbox.sequence_id, mailbox.epoch, round_index, base_length, checksum, window)
+            return
         # Written in its place: a message that is put into another is copied.
-        command = target_pb2.TargetCommand(sequence_id=self._mailbox.sequence_id)
+        command = target_pb2.TargetCommand(sequence_id=mailbox.sequence_id)
         message = command.window
-        message.epoch = self._mailbox.epoch
+        message.epoch = mailbox.epoch
         message.round = round_index
         message.base_length = base_length
         message.checksum = checksum

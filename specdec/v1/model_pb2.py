@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16specdec/v1/model.proto\x12\nspecdec.v1\"\xd6\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x1c\n\x14max_num_draft_tokens\x18\x06 \x01(\r\x12\x19\n\x11max_num_sequences\x18\x07 \x01(\r\x12\x34\n\x10\x61\x63\x63\x65ptance_rules\x18\x08 \x03(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12.\n\rforward_costs\x18\x0c \x03(\x0b\x32\x17.specdec.v1.ForwardCost\x12\x13\n\x0bhidden_size\x18\r \x01(\r\x12\x19\n\x11num_hidden_states\x18\x0e \x01(\r\x12\x16\n\x0e\x66\x65\x61ture_states\x18\x0f \x03(\r\x12\x1a\n\x12max_feature_tokens\x18\x10 \x01(\r\x12\x1b\n\x13weights_fingerprint\x18\x11 \x01(\t\"m\n\x04Load\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\x1c\n\x14num_queued_sequences\x18\x02 \x01(\r\x12\x1c\n\x0fnum_free_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_num_free_tokens\"D\n\x0b\x46orwardCost\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x14\n\x0cmicroseconds\x18\x02 \x01(\r\x12\x11\n\tsequences\x18\x03 \x01(\r\"\x8b\x01\n\x07Timings\x12\x1a\n\x12queue_microseconds\x18\x01 \x01(\r\x12\x1c\n\x14\x63ompute_microseconds\x18\x02 \x01(\r\x12\x17\n\x0f\x62\x61tch_sequences\x18\x03 \x01(\r\x12\x12\n\nbatch_rows\x18\x04 \x01(\r\x12\x19\n\x11step_microseconds\x18\x05 \x01(\r\"-\n\x0c\x46\x65\x61turesTold\x12\x0b\n\x03\x65nd\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\x0c\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"J\n\x11\x44raftDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\r\x12\x11\n\tlost_mass\x18\x03 \x01(\x02*\x88\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_BLOCK\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16specdec/v1/model.proto\x12\nspecdec.v1\"\xf4\x03\n\tModelInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_length\x18\x05 \x01(\r\x12\x1c\n\x14max_num_draft_tokens\x18\x06 \x01(\r\x12\x19\n\x11max_num_sequences\x18\x07 \x01(\r\x12\x34\n\x10\x61\x63\x63\x65ptance_rules\x18\x08 \x03(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12.\n\rforward_costs\x18\x0c \x03(\x0b\x32\x17.specdec.v1.ForwardCost\x12\x13\n\x0bhidden_size\x18\r \x01(\r\x12\x19\n\x11num_hidden_states\x18\x0e \x01(\r\x12\x16\n\x0e\x66\x65\x61ture_states\x18\x0f \x03(\r\x12\x1a\n\x12max_feature_tokens\x18\x10 \x01(\r\x12\x1b\n\x13weights_fingerprint\x18\x11 \x01(\t\x12\x1c\n\x14takes_window_batches\x18\x12 \x01(\x08\"m\n\x04Load\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\x1c\n\x14num_queued_sequences\x18\x02 \x01(\r\x12\x1c\n\x0fnum_free_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_num_free_tokens\"D\n\x0b\x46orwardCost\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x14\n\x0cmicroseconds\x18\x02 \x01(\r\x12\x11\n\tsequences\x18\x03 \x01(\r\"\x8b\x01\n\x07Timings\x12\x1a\n\x12queue_microseconds\x18\x01 \x01(\r\x12\x1c\n\x14\x63ompute_microseconds\x18\x02 \x01(\r\x12\x17\n\x0f\x62\x61tch_sequences\x18\x03 \x01(\r\x12\x12\n\nbatch_rows\x18\x04 \x01(\r\x12\x19\n\x11step_microseconds\x18\x05 \x01(\r\"-\n\x0c\x46\x65\x61turesTold\x12\x0b\n\x03\x65nd\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\x0c\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"J\n\x11\x44raftDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\r\x12\x11\n\tlost_mass\x18\x03 \x01(\x02*\x88\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_BLOCK\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specdec.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCEPTANCERULE']._serialized_start=1015
-  _globals['_ACCEPTANCERULE']._serialized_end=1151
+  _globals['_ACCEPTANCERULE']._serialized_start=1045
+  _globals['_ACCEPTANCERULE']._serialized_end=1181
   _globals['_MODELINFO']._serialized_start=39
-  _globals['_MODELINFO']._serialized_end=509
-  _globals['_LOAD']._serialized_start=511
-  _globals['_LOAD']._serialized_end=620
-  _globals['_FORWARDCOST']._serialized_start=622
-  _globals['_FORWARDCOST']._serialized_end=690
-  _globals['_TIMINGS']._serialized_start=693
-  _globals['_TIMINGS']._serialized_end=832
-  _globals['_FEATURESTOLD']._serialized_start=834
-  _globals['_FEATURESTOLD']._serialized_end=879
-  _globals['_TRACECONTEXT']._serialized_start=881
-  _globals['_TRACECONTEXT']._serialized_end=936
-  _globals['_DRAFTDISTRIBUTION']._serialized_start=938
-  _globals['_DRAFTDISTRIBUTION']._serialized_end=1012
+  _globals['_MODELINFO']._serialized_end=539
+  _globals['_LOAD']._serialized_start=541
+  _globals['_LOAD']._serialized_end=650
+  _globals['_FORWARDCOST']._serialized_start=652
+  _globals['_FORWARDCOST']._serialized_end=720
+  _globals['_TIMINGS']._serialized_start=723
+  _globals['_TIMINGS']._serialized_end=862
+  _globals['_FEATURESTOLD']._serialized_start=864
+  _globals['_FEATURESTOLD']._serialized_end=909
+  _globals['_TRACECONTEXT']._serialized_start=911
+  _globals['_TRACECONTEXT']._serialized_end=966
+  _globals['_DRAFTDISTRIBUTION']._serialized_start=968
+  _globals['_DRAFTDISTRIBUTION']._serialized_end=1042
 # @@protoc_insertion_point(module_scope)

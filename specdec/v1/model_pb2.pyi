@@ -70,6 +70,7 @@ class ModelInfo(_message.Message):
     FEATURE_STATES_FIELD_NUMBER: _builtins.int
     MAX_FEATURE_TOKENS_FIELD_NUMBER: _builtins.int
     WEIGHTS_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TAKES_WINDOW_BATCHES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol; peers with different versions refuse each other."""
     model_id: _builtins.str
@@ -102,6 +103,8 @@ class ModelInfo(_message.Message):
     """Target: SHA-256, in hex, of what decides its text: configuration, element type and a sample of each weight. Replicas of
     one target have the same. Empty: not known.
     """
+    takes_window_batches: _builtins.bool
+    """Target: it reads windows of many sequences in one command, and answers those together."""
     @_builtins.property
     def acceptance_rules(self) -> _containers.RepeatedScalarFieldContainer[Global___AcceptanceRule.ValueType]:
         """Acceptance rules served. A draft service lists the rules it can draft for."""
@@ -142,10 +145,11 @@ class ModelInfo(_message.Message):
         feature_states: _abc.Iterable[_builtins.int] | None = ...,
         max_feature_tokens: _builtins.int = ...,
         weights_fingerprint: _builtins.str = ...,
+        takes_window_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "feature_states", b"feature_states", "forward_costs", b"forward_costs", "hidden_size", b"hidden_size", "max_context_length", b"max_context_length", "max_feature_tokens", b"max_feature_tokens", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "num_hidden_states", b"num_hidden_states", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptance_rules", b"acceptance_rules", "device", b"device", "dtype", b"dtype", "feature_states", b"feature_states", "forward_costs", b"forward_costs", "hidden_size", b"hidden_size", "max_context_length", b"max_context_length", "max_feature_tokens", b"max_feature_tokens", "max_num_draft_tokens", b"max_num_draft_tokens", "max_num_sequences", b"max_num_sequences", "model_id", b"model_id", "num_hidden_states", b"num_hidden_states", "protocol_version", b"protocol_version", "stop_token_ids", b"stop_token_ids", "takes_window_batches", b"takes_window_batches", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size", "weights_fingerprint", b"weights_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from specdec.v1 import model_pb2 as specdec_dot_v1_dot_model__pb2
 from specdec.v1 import sampling_pb2 as specdec_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17specdec/v1/target.proto\x12\nspecdec.v1\x1a\x17google/rpc/status.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\"\"\n TargetServiceGetModelInfoRequest\"N\n!TargetServiceGetModelInfoResponse\x12)\n\nmodel_info\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ModelInfo\"\x15\n\x13GetTokenizerRequest\"\xc8\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12K\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x33.specdec.v1.GetTokenizerResponse.SpecialTokensEntry\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\rVerifyRequest\x12+\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x19.specdec.v1.TargetCommand\"\xdb\x01\n\rTargetCommand\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12&\n\x04open\x18\x02 \x01(\x0b\x32\x16.specdec.v1.TargetOpenH\x00\x12$\n\x06window\x18\x03 \x01(\x0b\x32\x12.specdec.v1.WindowH\x00\x12(\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x17.specdec.v1.TargetCloseH\x00\x12\x32\n\ncandidates\x18\x05 \x01(\x0b\x32\x1c.specdec.v1.CandidateWindowsH\x00\x42\t\n\x07\x63ommand\"\xe2\x02\n\nTargetOpen\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x15\n\rprompt_length\x18\x03 \x01(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\x12\n\nmax_length\x18\x06 \x01(\r\x12\r\n\x05round\x18\x07 \x01(\r\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x12\n\ncache_salt\x18\t \x01(\x0c\x12\x16\n\x0e\x66\x65\x61ture_states\x18\n \x03(\r\x12\x1a\n\x12max_feature_tokens\x18\x0b \x01(\r\x12\x1c\n\x14tells_features_early\x18\x0c \x01(\x08\"\x8e\x02\n\x06Window\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x0f\n\x07parents\x18\x06 \x03(\x11\x12\x34\n\rdistributions\x18\x07 \x03(\x0b\x32\x1d.specdec.v1.DraftDistribution\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x1a\n\x12max_feature_tokens\x18\t \x01(\r\x12\x18\n\x10without_features\x18\n \x01(\x08\"\xb6\x01\n\x10\x43\x61ndidateWindows\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12,\n\x07windows\x18\x05 \x03(\x0b\x32\x1b.specdec.v1.CandidateWindow\x12/\n\rtrace_context\x18\x06 \x01(\x0b\x32\x18.specdec.v1.TraceContext\"X\n\x0f\x43\x61ndidateWindow\x12\x1b\n\x13num_accepted_tokens\x18\x01 \x01(\r\x12\x15\n\rnext_token_id\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"\r\n\x0bTargetClose\"Y\n\x0eVerifyResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.specdec.v1.TargetEvent\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.specdec.v1.Load\"\xeb\x01\n\x0bTargetEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12$\n\x06opened\x18\x04 \x01(\x0b\x32\x12.specdec.v1.OpenedH\x00\x12&\n\x07verdict\x18\x05 \x01(\x0b\x32\x13.specdec.v1.VerdictH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12,\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x18.specdec.v1.FeaturesToldH\x00\x42\x07\n\x05\x65vent\"G\n\x06Opened\x12\x19\n\x11num_cached_tokens\x18\x01 \x01(\r\x12\"\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x13.specdec.v1.Verdict\"\xc1\x02\n\x07Verdict\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x19\n\x11num_judged_tokens\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x03 \x03(\r\x12\x15\n\rnext_token_id\x18\x04 \x01(\r\x12\x32\n\x0fnext_token_kind\x18\x05 \x01(\x0e\x32\x19.specdec.v1.NextTokenKind\x12\x18\n\x10\x63ommitted_length\x18\x06 \x01(\r\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12$\n\x07timings\x18\x08 \x01(\x0b\x32\x13.specdec.v1.Timings\x12\x10\n\x08\x66\x65\x61tures\x18\t \x01(\x0c\x12\x16\n\tcandidate\x18\n \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_candidate*j\n\rNextTokenKind\x12\x1f\n\x1bNEXT_TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x1d\n\x19NEXT_TOKEN_KIND_RECOVERED\x10\x01\x12\x19\n\x15NEXT_TOKEN_KIND_BONUS\x10\x02\x32\x96\x02\n\rTargetService\x12k\n\x0cGetModelInfo\x12,.specdec.v1.TargetServiceGetModelInfoRequest\x1a-.specdec.v1.TargetServiceGetModelInfoResponse\x12S\n\x0cGetTokenizer\x12\x1f.specdec.v1.GetTokenizerRequest\x1a .specdec.v1.GetTokenizerResponse0\x01\x12\x43\n\x06Verify\x12\x19.specdec.v1.VerifyRequest\x1a\x1a.specdec.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17specdec/v1/target.proto\x12\nspecdec.v1\x1a\x17google/rpc/status.proto\x1a\x16specdec/v1/model.proto\x1a\x19specdec/v1/sampling.proto\"\"\n TargetServiceGetModelInfoRequest\"N\n!TargetServiceGetModelInfoResponse\x12)\n\nmodel_info\x18\x01 \x01(\x0b\x32\x15.specdec.v1.ModelInfo\"\x15\n\x13GetTokenizerRequest\"\xc8\x01\n\x14GetTokenizerResponse\x12\x16\n\x0etokenizer_json\x18\x01 \x01(\x0c\x12\x15\n\rchat_template\x18\x02 \x01(\t\x12K\n\x0especial_tokens\x18\x03 \x03(\x0b\x32\x33.specdec.v1.GetTokenizerResponse.SpecialTokensEntry\x1a\x34\n\x12SpecialTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\rVerifyRequest\x12+\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x19.specdec.v1.TargetCommand\"\x87\x02\n\rTargetCommand\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12&\n\x04open\x18\x02 \x01(\x0b\x32\x16.specdec.v1.TargetOpenH\x00\x12$\n\x06window\x18\x03 \x01(\x0b\x32\x12.specdec.v1.WindowH\x00\x12(\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x17.specdec.v1.TargetCloseH\x00\x12\x32\n\ncandidates\x18\x05 \x01(\x0b\x32\x1c.specdec.v1.CandidateWindowsH\x00\x12*\n\x07windows\x18\x06 \x01(\x0b\x32\x17.specdec.v1.WindowBatchH\x00\x42\t\n\x07\x63ommand\"\xe2\x02\n\nTargetOpen\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x15\n\rprompt_length\x18\x03 \x01(\r\x12,\n\x08sampling\x18\x04 \x01(\x0b\x32\x1a.specdec.v1.SamplingParams\x12\x33\n\x0f\x61\x63\x63\x65ptance_rule\x18\x05 \x01(\x0e\x32\x1a.specdec.v1.AcceptanceRule\x12\x12\n\nmax_length\x18\x06 \x01(\r\x12\r\n\x05round\x18\x07 \x01(\r\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x12\n\ncache_salt\x18\t \x01(\x0c\x12\x16\n\x0e\x66\x65\x61ture_states\x18\n \x03(\r\x12\x1a\n\x12max_feature_tokens\x18\x0b \x01(\r\x12\x1c\n\x14tells_features_early\x18\x0c \x01(\x08\"\x8e\x02\n\x06Window\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x0f\n\x07parents\x18\x06 \x03(\x11\x12\x34\n\rdistributions\x18\x07 \x03(\x0b\x32\x1d.specdec.v1.DraftDistribution\x12/\n\rtrace_context\x18\x08 \x01(\x0b\x32\x18.specdec.v1.TraceContext\x12\x1a\n\x12max_feature_tokens\x18\t \x01(\r\x12\x18\n\x10without_features\x18\n \x01(\x08\"\xb3\x01\n\x0bWindowBatch\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x0c\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\r\x12\x0e\n\x06rounds\x18\x03 \x03(\r\x12\x14\n\x0c\x62\x61se_lengths\x18\x04 \x03(\r\x12\x11\n\tchecksums\x18\x05 \x03(\x07\x12\x18\n\x10num_draft_tokens\x18\x06 \x03(\r\x12\x11\n\ttoken_ids\x18\x07 \x03(\r\x12\x18\n\x10without_features\x18\x08 \x03(\x08\"\xb6\x01\n\x10\x43\x61ndidateWindows\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\r\x12\x13\n\x0b\x62\x61se_length\x18\x03 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x07\x12,\n\x07windows\x18\x05 \x03(\x0b\x32\x1b.specdec.v1.CandidateWindow\x12/\n\rtrace_context\x18\x06 \x01(\x0b\x32\x18.specdec.v1.TraceContext\"X\n\x0f\x43\x61ndidateWindow\x12\x1b\n\x13num_accepted_tokens\x18\x01 \x01(\r\x12\x15\n\rnext_token_id\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"\r\n\x0bTargetClose\"Y\n\x0eVerifyResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.specdec.v1.TargetEvent\x12\x1e\n\x04load\x18\x02 \x01(\x0b\x32\x10.specdec.v1.Load\"\x99\x02\n\x0bTargetEvent\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\r\x12$\n\x06opened\x18\x04 \x01(\x0b\x32\x12.specdec.v1.OpenedH\x00\x12&\n\x07verdict\x18\x05 \x01(\x0b\x32\x13.specdec.v1.VerdictH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12,\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x18.specdec.v1.FeaturesToldH\x00\x12,\n\x08verdicts\x18\x08 \x01(\x0b\x32\x18.specdec.v1.VerdictBatchH\x00\x42\x07\n\x05\x65vent\"G\n\x06Opened\x12\x19\n\x11num_cached_tokens\x18\x01 \x01(\r\x12\"\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x13.specdec.v1.Verdict\"\xc1\x02\n\x07Verdict\x12\x13\n\x0b\x62\x61se_length\x18\x01 \x01(\r\x12\x19\n\x11num_judged_tokens\x18\x02 \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_nodes\x18\x03 \x03(\r\x12\x15\n\rnext_token_id\x18\x04 \x01(\r\x12\x32\n\x0fnext_token_kind\x18\x05 \x01(\x0e\x32\x19.specdec.v1.NextTokenKind\x12\x18\n\x10\x63ommitted_length\x18\x06 \x01(\r\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.specdec.v1.TokenLogprobs\x12$\n\x07timings\x18\x08 \x01(\x0b\x32\x13.specdec.v1.Timings\x12\x10\n\x08\x66\x65\x61tures\x18\t \x01(\x0c\x12\x16\n\tcandidate\x18\n \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_candidate\"\xa3\x02\n\x0cVerdictBatch\x12\x14\n\x0csequence_ids\x18\x01 \x03(\x0c\x12\x0e\n\x06\x65pochs\x18\x02 \x03(\r\x12\x0e\n\x06rounds\x18\x03 \x03(\r\x12\x14\n\x0c\x62\x61se_lengths\x18\x04 \x03(\r\x12\x19\n\x11num_judged_tokens\x18\x05 \x03(\r\x12\x1b\n\x13num_accepted_tokens\x18\x06 \x03(\r\x12\x16\n\x0enext_token_ids\x18\x07 \x03(\r\x12\x1a\n\x12queue_microseconds\x18\x08 \x03(\r\x12\x1c\n\x14\x63ompute_microseconds\x18\t \x03(\r\x12\x17\n\x0f\x62\x61tch_sequences\x18\n \x01(\r\x12\x12\n\nbatch_rows\x18\x0b \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x0c \x03(\x0c*j\n\rNextTokenKind\x12\x1f\n\x1bNEXT_TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x1d\n\x19NEXT_TOKEN_KIND_RECOVERED\x10\x01\x12\x19\n\x15NEXT_TOKEN_KIND_BONUS\x10\x02\x32\x96\x02\n\rTargetService\x12k\n\x0cGetModelInfo\x12,.specdec.v1.TargetServiceGetModelInfoRequest\x1a-.specdec.v1.TargetServiceGetModelInfoResponse\x12S\n\x0cGetTokenizer\x12\x1f.specdec.v1.GetTokenizerRequest\x1a .specdec.v1.GetTokenizerResponse0\x01\x12\x43\n\x06Verify\x12\x19.specdec.v1.VerifyRequest\x1a\x1a.specdec.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._loaded_options = None
   _globals['_GETTOKENIZERRESPONSE_SPECIALTOKENSENTRY']._serialized_options = b'8\001'
-  _globals['_NEXTTOKENKIND']._serialized_start=2387
-  _globals['_NEXTTOKENKIND']._serialized_end=2493
+  _globals['_NEXTTOKENKIND']._serialized_start=2953
+  _globals['_NEXTTOKENKIND']._serialized_end=3059
   _globals['_TARGETSERVICEGETMODELINFOREQUEST']._serialized_start=115
   _globals['_TARGETSERVICEGETMODELINFOREQUEST']._serialized_end=149
   _globals['_TARGETSERVICEGETMODELINFORESPONSE']._serialized_start=151
@@ -51,25 +51,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFYREQUEST']._serialized_start=457
   _globals['_VERIFYREQUEST']._serialized_end=517
   _globals['_TARGETCOMMAND']._serialized_start=520
-  _globals['_TARGETCOMMAND']._serialized_end=739
-  _globals['_TARGETOPEN']._serialized_start=742
-  _globals['_TARGETOPEN']._serialized_end=1096
-  _globals['_WINDOW']._serialized_start=1099
-  _globals['_WINDOW']._serialized_end=1369
-  _globals['_CANDIDATEWINDOWS']._serialized_start=1372
-  _globals['_CANDIDATEWINDOWS']._serialized_end=1554
-  _globals['_CANDIDATEWINDOW']._serialized_start=1556
-  _globals['_CANDIDATEWINDOW']._serialized_end=1644
-  _globals['_TARGETCLOSE']._serialized_start=1646
-  _globals['_TARGETCLOSE']._serialized_end=1659
-  _globals['_VERIFYRESPONSE']._serialized_start=1661
-  _globals['_VERIFYRESPONSE']._serialized_end=1750
-  _globals['_TARGETEVENT']._serialized_start=1753
-  _globals['_TARGETEVENT']._serialized_end=1988
-  _globals['_OPENED']._serialized_start=1990
-  _globals['_OPENED']._serialized_end=2061
-  _globals['_VERDICT']._serialized_start=2064
-  _globals['_VERDICT']._serialized_end=2385
-  _globals['_TARGETSERVICE']._serialized_start=2496
-  _globals['_TARGETSERVICE']._serialized_end=2774
+  _globals['_TARGETCOMMAND']._serialized_end=783
+  _globals['_TARGETOPEN']._serialized_start=786
+  _globals['_TARGETOPEN']._serialized_end=1140
+  _globals['_WINDOW']._serialized_start=1143
+  _globals['_WINDOW']._serialized_end=1413
+  _globals['_WINDOWBATCH']._serialized_start=1416
+  _globals['_WINDOWBATCH']._serialized_end=1595
+  _globals['_CANDIDATEWINDOWS']._serialized_start=1598
+  _globals['_CANDIDATEWINDOWS']._serialized_end=1780
+  _globals['_CANDIDATEWINDOW']._serialized_start=1782
+  _globals['_CANDIDATEWINDOW']._serialized_end=1870
+  _globals['_TARGETCLOSE']._serialized_start=1872
+  _globals['_TARGETCLOSE']._serialized_end=1885
+  _globals['_VERIFYRESPONSE']._serialized_start=1887
+  _globals['_VERIFYRESPONSE']._serialized_end=1976
+  _globals['_TARGETEVENT']._serialized_start=1979
+  _globals['_TARGETEVENT']._serialized_end=2260
+  _globals['_OPENED']._serialized_start=2262
+  _globals['_OPENED']._serialized_end=2333
+  _globals['_VERDICT']._serialized_start=2336
+  _globals['_VERDICT']._serialized_end=2657
+  _globals['_VERDICTBATCH']._serialized_start=2660
+  _globals['_VERDICTBATCH']._serialized_end=2951
+  _globals['_TARGETSERVICE']._serialized_start=3062
+  _globals['_TARGETSERVICE']._serialized_end=3340
 # @@protoc_insertion_point(module_scope)

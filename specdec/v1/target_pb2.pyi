@@ -182,7 +182,7 @@ Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
 
 @_typing.final
 class TargetCommand(_message.Message):
-    """One command for one sequence."""
+    """One command, for one sequence but for `windows`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -191,8 +191,9 @@ class TargetCommand(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
-    """16 random bytes, unique on this stream."""
+    """16 random bytes, unique on this stream. Not read with `windows`."""
     @_builtins.property
     def open(self) -> Global___TargetOpen:
         """Start the sequence, or start it again from the truth. Replaces what the service knew of it."""
@@ -209,6 +210,10 @@ class TargetCommand(_message.Message):
     def candidates(self) -> Global___CandidateWindows:
         """Windows for outcomes of a round that has no verdict yet, as far as the sender knows. No answer of its own."""
 
+    @_builtins.property
+    def windows(self) -> Global___WindowBatch:
+        """Verify windows of many sequences. Only for a target that says so in its facts."""
+
     def __init__(
         self,
         *,
@@ -217,12 +222,13 @@ class TargetCommand(_message.Message):
         window: Global___Window | None = ...,
         close: Global___TargetClose | None = ...,
         candidates: Global___CandidateWindows | None = ...,
+        windows: Global___WindowBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "window", b"window", "windows", b"windows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "sequence_id", b"sequence_id", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "close", b"close", "command", b"command", "open", b"open", "sequence_id", b"sequence_id", "window", b"window", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "window", "close", "candidates"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "window", "close", "candidates", "windows"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -375,6 +381,76 @@ class Window(_message.Message):
 Global___Window: _TypeAlias = Window  # noqa: Y015
 
 @_typing.final
+class WindowBatch(_message.Message):
+    """Windows of many sequences in columns: as many `Window` messages would be, each a chain without laws, a trace or a wish for
+    more features, in a fraction of the time that it takes to write and read those. Each is answered by itself, in a VerdictBatch
+    or in an event of its own; what is refused or fails is an event of its own. Columns are equally long but for `token_ids`;
+    INVALID_ARGUMENT, for no sequence, otherwise. At most 4,096 windows.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    BASE_LENGTHS_FIELD_NUMBER: _builtins.int
+    CHECKSUMS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    WITHOUT_FEATURES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of the sequences. One of the batch may be named again, as by a further command."""
+
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """See Window, as for all that follows."""
+
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rounds."""
+
+    @_builtins.property
+    def base_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Committed lengths."""
+
+    @_builtins.property
+    def checksums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Checksums of the committed prefixes."""
+
+    @_builtins.property
+    def num_draft_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of how many draft tokens each window is."""
+
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The draft tokens of all windows, one after the other."""
+
+    @_builtins.property
+    def without_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """Whether the verdict need carry no features."""
+
+    def __init__(
+        self,
+        *,
+        sequence_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        epochs: _abc.Iterable[_builtins.int] | None = ...,
+        rounds: _abc.Iterable[_builtins.int] | None = ...,
+        base_lengths: _abc.Iterable[_builtins.int] | None = ...,
+        checksums: _abc.Iterable[_builtins.int] | None = ...,
+        num_draft_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        without_features: _abc.Iterable[_builtins.bool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_lengths", b"base_lengths", "checksums", b"checksums", "epochs", b"epochs", "num_draft_tokens", b"num_draft_tokens", "rounds", b"rounds", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "without_features", b"without_features"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WindowBatch: _TypeAlias = WindowBatch  # noqa: Y015
+
+@_typing.final
 class CandidateWindows(_message.Message):
     """Windows for a round, each under the condition that the round before it has a certain outcome. When that round is judged, or
     if it has been already, and its outcome is one of these, the target goes on with that window at once: the next round is
@@ -508,7 +584,7 @@ Global___VerifyResponse: _TypeAlias = VerifyResponse  # noqa: Y015
 
 @_typing.final
 class TargetEvent(_message.Message):
-    """One event of one sequence."""
+    """One event, of one sequence but for `verdicts`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -519,8 +595,9 @@ class TargetEvent(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    VERDICTS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.bytes
-    """The sequence."""
+    """The sequence. Empty with `verdicts`."""
     epoch: _builtins.int
     """Epoch of the command that is answered."""
     round: _builtins.int
@@ -541,6 +618,10 @@ class TargetEvent(_message.Message):
     def features(self) -> _model_pb2.FeaturesTold:
         """Part of what an open is answered with, before its answer."""
 
+    @_builtins.property
+    def verdicts(self) -> Global___VerdictBatch:
+        """Answers to windows that came in a batch; epoch and round are in its columns."""
+
     def __init__(
         self,
         *,
@@ -551,12 +632,13 @@ class TargetEvent(_message.Message):
         verdict: Global___Verdict | None = ...,
         failed: _status_pb2.Status | None = ...,
         features: _model_pb2.FeaturesTold | None = ...,
+        verdicts: Global___VerdictBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "verdict", b"verdict", "verdicts", b"verdicts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "round", b"round", "sequence_id", b"sequence_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "event", b"event", "failed", b"failed", "features", b"features", "opened", b"opened", "round", b"round", "sequence_id", b"sequence_id", "verdict", b"verdict", "verdicts", b"verdicts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "verdict", "failed", "features"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opened", "verdict", "failed", "features", "verdicts"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -658,3 +740,91 @@ class Verdict(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__candidate) -> _WhichOneofReturnType__candidate | None: ...
 
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+@_typing.final
+class VerdictBatch(_message.Message):
+    """Verdicts of one forward pass in columns, equally long. The next token is a bonus token if all nodes judged are accepted, and
+    the new committed length is the old one, the accepted tokens and that one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    BASE_LENGTHS_FIELD_NUMBER: _builtins.int
+    NUM_JUDGED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NEXT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    QUEUE_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    COMPUTE_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    BATCH_SEQUENCES_FIELD_NUMBER: _builtins.int
+    BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    batch_sequences: _builtins.int
+    """Sequences of the pass."""
+    batch_rows: _builtins.int
+    """Its rows."""
+    @_builtins.property
+    def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of the sequences."""
+
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """See TargetEvent."""
+
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rounds."""
+
+    @_builtins.property
+    def base_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """See Verdict, as for all that follows."""
+
+    @_builtins.property
+    def num_judged_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Nodes that were judged."""
+
+    @_builtins.property
+    def num_accepted_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many of them are accepted, from the first on."""
+
+    @_builtins.property
+    def next_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The target's own tokens."""
+
+    @_builtins.property
+    def queue_microseconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """See Timings, as for all that follows but features."""
+
+    @_builtins.property
+    def compute_microseconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Time in forward passes."""
+
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Features. Empty: none has any."""
+
+    def __init__(
+        self,
+        *,
+        sequence_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        epochs: _abc.Iterable[_builtins.int] | None = ...,
+        rounds: _abc.Iterable[_builtins.int] | None = ...,
+        base_lengths: _abc.Iterable[_builtins.int] | None = ...,
+        num_judged_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        num_accepted_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        next_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        queue_microseconds: _abc.Iterable[_builtins.int] | None = ...,
+        compute_microseconds: _abc.Iterable[_builtins.int] | None = ...,
+        batch_sequences: _builtins.int = ...,
+        batch_rows: _builtins.int = ...,
+        features: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_lengths", b"base_lengths", "batch_rows", b"batch_rows", "batch_sequences", b"batch_sequences", "compute_microseconds", b"compute_microseconds", "epochs", b"epochs", "features", b"features", "next_token_ids", b"next_token_ids", "num_accepted_tokens", b"num_accepted_tokens", "num_judged_tokens", b"num_judged_tokens", "queue_microseconds", b"queue_microseconds", "rounds", b"rounds", "sequence_ids", b"sequence_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerdictBatch: _TypeAlias = VerdictBatch  # noqa: Y015
