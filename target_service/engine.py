@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 import torch
+from opentelemetry.trace import INVALID_SPAN
 
 from specdec.engine.connection import Connection
 from specdec.engine.gathering import Gathering
@@ -204,14 +205,9 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
                     self._send(connection, answer.event())
             return
         drafts = read_window(asked, sequence.rule, self._info)
-        check_prefix(
-            asked.base_length,
-            asked.checksum,
-            known_length=len(sequence.token_ids),
-            known_checksum=sequence.checksum,
-            what="window",
-        )
-        if len(sequence.token_ids) >= sequence.max_length:
+        length = len(sequence.token_ids)
+        check_prefix(asked.base_length, asked.checksum, length, sequence.checksum, "window")
+        if length >= sequence.max_length:
             raise OutOfRangeError(f"the sequence has reached its max_length of {sequence.max_length}")
         drafts = sequence.fit_window(drafts)
         self._gathering.returned(sequence, arrived)
@@ -230,6 +226,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
 
     def _go_on(self, sequence: TargetSequence, now: float) -> bool:
         """Begin the round of the candidate for what has been decided. Returns whether there is one."""
+        if sequence.candidates is None:
+            return False
         chosen = self._candidates.choose(sequence)
         if chosen is None:
             return False
@@ -326,13 +324,16 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         base_length = len(token_ids)
         outcome = sequence.judge.decide(token_ids, window, logits, highest)
         accepted_nodes = outcome.accepted_nodes
-        logprobs = sequence.judge.logprobs(token_ids, window, logits, outcome)
+        logprobs = []
+        if sequence.judge.gives_logprobs:
+            logprobs = sequence.judge.logprobs(token_ids, window, logits, outcome)
         cache.keep_rows(base_length, accepted_nodes)
         features = b""
         if sequence.feature_states:
             self._tell_features(pending, cache.length - sequence.max_feature_tokens)
             features = pending.features()
-        sequence.commit([*[window.token_ids[node] for node in accepted_nodes], outcome.next_token_id])
+        drafts = window.token_ids
+        sequence.commit([*[drafts[node] for node in accepted_nodes], outcome.next_token_id])
         cache.publish(token_ids)
         return Judged(pending, base_length, outcome, features, logprobs)
 
@@ -383,7 +384,8 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             self._send(sequence.connection, answer.event())
         if not self._go_on(sequence, now) and len(sequence.token_ids) < sequence.max_length:
             self._gathering.answered(sequence, now)
-        if pending.span.is_recording():
-            pending.span.set_attributes(answer.span_attributes(sequence.cache.num_adopted))
-        end_span(pending.span)
+        if pending.span is not INVALID_SPAN:
+            if pending.span.is_recording():
+                pending.span.set_attributes(answer.span_attributes(sequence.cache.num_adopted))
+            end_span(pending.span)
         return answer

@@ -50,6 +50,8 @@ class Judge:
         self._chooser = TokenChooser(params, prompt_length, device)
         self.is_plain = rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self._chooser.is_plain
         """Whether the highest logit of each row is all that decides."""
+        self.gives_logprobs = params.num_logprobs is not None
+        """Whether the request asks for log-probabilities."""
 
     def decide(
         self,
@@ -71,17 +73,17 @@ class Judge:
             InvalidArgumentError: the request's rules leave no token.
             DataLossError: the model computed no numbers.
         """
+        if self.is_plain and highest is not None:
+            return accept_known(window.token_ids, window.parents, highest)
         try:
-            return self._accept(committed, window, logits, highest)
+            return self._accept(committed, window, logits)
         except FloatingPointError as error:
             raise DataLossError(f"{error}; the target needs another dtype, or intact weights") from error
 
     def logprobs(
         self, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor, outcome: Acceptance
     ) -> list[sampling_pb2.TokenLogprobs]:
-        """Those of the accepted tokens and the next one, if the request asks for any; arguments as in `decide`."""
-        if self._params.num_logprobs is None:
-            return []
+        """Those of the accepted tokens and the next one, where it `gives_logprobs`; arguments as in `decide`."""
         logprobs = []
         path = [window.token_ids[node] for node in outcome.accepted_nodes]
         nodes = [-1, *outcome.accepted_nodes]
@@ -90,7 +92,7 @@ class Judge:
             processed = None
             if not self._params.is_greedy:
                 processed = self._chooser.process(row, committed, path[:depth])
-            logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs))
+            logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs or 0))
         return logprobs
 
     def _accept(
@@ -98,11 +100,8 @@ class Judge:
         committed: Sequence[int],
         window: DraftWindow,
         logits: torch.Tensor,
-        highest: Sequence[int] | None,
     ) -> Acceptance:
         if self.is_plain:
-            if highest is not None:
-                return accept_known(window.token_ids, window.parents, highest)
             rows = list(zip(*first_highest_of_rows(logits), strict=True))
             plainly = self._chooser.choose_plainly
             return accept_coupled(window.token_ids, window.parents, lambda node, path: plainly(rows[node + 1]))

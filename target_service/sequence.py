@@ -120,6 +120,8 @@ class TargetSequence:
     def fit_window(self, window: DraftWindow) -> DraftWindow:
         """The nodes, cut where they would leave no room for the target's own token within `max_length`."""
         room = self.max_length - len(self.token_ids) - 1
+        if len(window.token_ids) <= room:
+            return window  # Nearly always.
         if window.parents is None:
             count = room
         else:
@@ -130,8 +132,6 @@ class TargetSequence:
                     break
                 depths.append(depth)
             count = len(depths)
-        if count >= len(window.token_ids):
-            return window
         return DraftWindow(
             window.token_ids[:count],
             None if window.parents is None else window.parents[:count],

@@ -49,6 +49,7 @@ class PassMeter:
         self._dial = dial
         self._model_began = 0.0
         self._model_cpu_seconds = 0.0
+        self._meter_cpu_seconds = 0.0
 
     def watch(self, model: PreTrainedModel) -> None:
         """Time the model itself within the passes."""
@@ -57,6 +58,7 @@ class PassMeter:
 
     def run(self, batch: Sequence[Work], forward: Forward) -> list[torch.Tensor]:
         """Run one pass in its turn; see `ModelRunner.forward`."""
+        run_began = time.thread_time()
         shape = PassShape.of((len(work.token_ids), work.cache.length) for work in batch)
         planned = self._time_scale * self._device.seconds(shape) if self._device is not None else 0.0
         positions = [_positions(work) for work in batch] if self._dial is not None else []
@@ -80,10 +82,12 @@ class PassMeter:
                 planned_seconds=planned,
                 forward_cpu_seconds=forward_cpu_seconds,
                 model_cpu_seconds=self._model_cpu_seconds,
+                meter_cpu_seconds=self._meter_cpu_seconds,
                 num_sequences=shape.num_sequences,
                 num_rows=shape.num_rows,
             )
         )
+        self._meter_cpu_seconds = time.thread_time() - run_began - forward_cpu_seconds
         return logits
 
     def _enter_model(self, model: torch.nn.Module, inputs: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_FORMAT = struct.Struct("<6d2q")
+_FORMAT = struct.Struct("<7d2q")
 
 
 class Pass(NamedTuple):
@@ -25,6 +25,8 @@ class Pass(NamedTuple):
     """CPU time of the engine's thread in the pass: packing the batch, and the model."""
     model_cpu_seconds: float
     """CPU time of it in the model alone."""
+    meter_cpu_seconds: float
+    """CPU time of it in measuring the pass before this one, which no service without a meter would take."""
     num_sequences: int
     num_rows: int
 

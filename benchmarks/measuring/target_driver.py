@@ -1,11 +1,13 @@
-"""A target service driven by hand over one stream, without an orchestrator: all windows of a round in one message."""
+"""A target service driven by hand over one stream, without an orchestrator: all windows of a round in one command."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.links.window_batches import add_window, single_verdicts
+from orchestrator.window import Window
 from specdec.checksum import prefix_checksum
 from specdec.sampling.params import SamplingParams
 from specdec.serving.channel import open_channel
@@ -75,17 +77,16 @@ async def drive_target(
             num_missing = num_sequences
             is_opened = False
             async for response in call:
-                for event in response.events:
+                for event in _single(response.events):
                     _take(sequences[event.sequence_id], event, drafts)
-                num_missing -= len(response.events)
+                    num_missing -= 1
                 if num_missing == 0:
                     if not is_opened:
                         is_opened = True
                         on_opened()
                     if any(sequence.length + num_draft_tokens + 1 >= max_length for sequence in sequences.values()):
                         return
-                    commands = [_window(sequence, drafts) for sequence in sequences.values()]
-                    outbox.put_nowait(target_pb2.VerifyRequest(commands=commands))
+                    outbox.put_nowait(target_pb2.VerifyRequest(commands=[_windows(sequences.values(), drafts)]))
                     num_missing = num_sequences
         finally:
             call.cancel()
@@ -106,12 +107,23 @@ def _opening(sequence: _Sequence, number: int, prompt_length: int, max_length: i
     return target_pb2.TargetCommand(sequence_id=sequence.sequence_id, open=opening)
 
 
-def _window(sequence: _Sequence, drafts: Sequence[int]) -> target_pb2.TargetCommand:
-    sequence.round += 1
-    window = target_pb2.Window(
-        epoch=1, round=sequence.round, base_length=sequence.length, checksum=sequence.checksum, token_ids=drafts
-    )
-    return target_pb2.TargetCommand(sequence_id=sequence.sequence_id, window=window)
+def _windows(sequences: Iterable[_Sequence], drafts: Sequence[int]) -> target_pb2.TargetCommand:
+    command = target_pb2.TargetCommand()
+    window = Window(drafts)
+    for sequence in sequences:
+        sequence.round += 1
+        add_window(
+            command.windows, sequence.sequence_id, 1, sequence.round, sequence.length, sequence.checksum, window
+        )
+    return command
+
+
+def _single(events: Iterable[target_pb2.TargetEvent]) -> Iterator[target_pb2.TargetEvent]:
+    for event in events:
+        if event.HasField("verdicts"):
+            yield from single_verdicts(event.verdicts)
+        else:
+            yield event
 
 
 def _take(sequence: _Sequence, event: target_pb2.TargetEvent, drafts: Sequence[int]) -> None:

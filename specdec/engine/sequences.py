@@ -283,7 +283,7 @@ def refusal_of(error: Exception, what: str) -> Refusal:
     return Refusal(f"{what}; the sequence's cache was dropped")
 
 
-def check_prefix(base_length: int, checksum: int, *, known_length: int, known_checksum: int, what: str) -> None:
+def check_prefix(base_length: int, checksum: int, known_length: int, known_checksum: int, what: str) -> None:
     """Refuse a message that stands on another committed prefix than the one known here.
 
     Args:

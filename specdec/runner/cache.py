@@ -205,6 +205,9 @@ class SequenceCache:
         """
         size = self._pool.block_tokens
         length = min(self.length, len(token_ids))
+        # Nearly always.
+        if length < (self._num_published + 1) * size and not with_tail:
+            return
         for index in range(self._num_published, length // size):
             self._pool.blocks.publish(self._blocks[index], self._keys.key(index, token_ids), size)
             self._num_published = index + 1
