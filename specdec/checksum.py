@@ -15,10 +15,16 @@ def prefix_checksum(token_ids: Sequence[int], previous: int = 0) -> int:
 
     `previous` is the checksum of the ids before these, so a growing prefix costs only its new tokens:
     `prefix_checksum(b, prefix_checksum(a)) == prefix_checksum(a + b)`.
+
+    Raises:
+        OverflowError: an id does not fit into 32 bits.
     """
     count = len(token_ids)
     if count < len(_PACKERS):
-        return zlib.crc32(_PACKERS[count](*token_ids), previous)
+        try:
+            return zlib.crc32(_PACKERS[count](*token_ids), previous)
+        except struct.error as error:
+            raise OverflowError(str(error)) from None
     words = array.array("I", token_ids)
     if sys.byteorder == "big":  # pragma: no cover
         words.byteswap()

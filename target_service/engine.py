@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 import torch
-from opentelemetry.trace import INVALID_SPAN
 
 from specdec.engine.connection import Connection
 from specdec.engine.gathering import Gathering
@@ -22,33 +20,19 @@ from specdec.runner.runner import ModelRunner, Work
 from specdec.telemetry import names
 from specdec.telemetry.metrics import EngineMetrics
 from specdec.telemetry.tracing import end_span, span
-from specdec.v1 import model_pb2, sampling_pb2, target_pb2
-from target_service.acceptance import Acceptance
-from target_service.answer import Answer, Timings, batched
+from specdec.v1 import model_pb2, target_pb2
+from target_service.answer import Answer, batched
 from target_service.asked import AskedWindow, read_batch, read_window
 from target_service.candidate_rounds import CandidateRounds
 from target_service.highest import highest_of_rounds
 from target_service.judge import DraftWindow
 from target_service.sequence import PendingRound, TargetSequence, start_window_span
+from target_service.settling import MOST_UNREAD, Settled, settle
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
 _RUNNING_SECONDS = 1.0
 """A sequence that was answered so long ago is thought to come back with its next window at any moment."""
-
-_MOST_UNREAD = 256
-"""Events that wait at a connection from which on features are left out there: they may have 2 MiB each. More than
-the verdicts of one pass, which are gone in a moment."""
-
-
-class Judged(NamedTuple):
-    """A round whose outcome is committed."""
-
-    pending: PendingRound
-    base_length: int
-    outcome: Acceptance
-    features: bytes
-    logprobs: list[sampling_pb2.TokenLogprobs]
 
 
 class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEvent, TargetSequence]):
@@ -184,7 +168,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         for sequence_id, asked in read_batch(message):
             try:
                 self._window(connection, sequence_id, asked, arrived)
-            except Exception as error:  # noqa: BLE001 - a bug at worst, but of one window
+            except Exception as error:  # noqa: BLE001, PERF203 - a bug at worst, but of one window
                 self._fail(connection, sequence_id, asked.epoch, asked.round, refusal_of(error, "a command failed"))
 
     def _window(self, connection: TargetConnection, sequence_id: bytes, asked: AskedWindow, arrived: float) -> None:
@@ -278,7 +262,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._metrics.forward(duration_seconds=duration, num_sequences=len(shares), num_rows=pass_rows.total)
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
-        judged: list[Judged] = []
+        settled: list[Settled] = []
         highest = iter(highest_of_rounds([share.pending for share in shares if share.finishes], logits))
         for (pending, _, finishes), rows in zip(shares, logits, strict=True):
             if pending.is_open or not finishes:
@@ -286,7 +270,7 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
             of_rows = next(highest) if finishes else None
             try:
                 if finishes:
-                    judged.append(self._judge(pending, rows, of_rows))
+                    settled.append(settle(pending, rows, of_rows, self._tell_features))
                 else:
                     self._tell_features(pending, pending.cache.length)
             except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request
@@ -299,15 +283,15 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         for pending, *_ in shares:
             pending.compute_seconds += now - started
         together: dict[TargetConnection, list[Answer]] = {}
-        for each in judged:
-            pending = each.pending
-            answer = self._answer(each, pending.timings(len(shares), pass_rows.total), now)
-            if pending.is_batched and not answer.logprobs:
-                together.setdefault(pending.sequence.connection, []).append(answer)
+        for each in settled:
+            answer = each.answer(len(shares), pass_rows.total)
+            self._answer(each, answer, now)
+            if each.goes_in_batch:
+                together.setdefault(each.pending.sequence.connection, []).append(answer)
         for connection, answers in together.items():
             for event in batched(answers):
                 self._send(connection, event)
-        self._leases.renew(*((pending.sequence.connection, pending.sequence.sequence_id) for pending, *_ in judged))
+        self._leases.renew(*((each.sequence.connection, each.sequence.sequence_id) for each, *_ in settled))
 
     def _split(self, duration: float, num_rows: int, num_sequences: int) -> tuple[float, float]:
         """What a pass would have taken with nothing in it, and what each sequence added, in seconds."""
@@ -317,31 +301,11 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         fixed = min(duration, self._costs.empty_seconds(num_rows))
         return fixed, (duration - fixed) / num_sequences
 
-    def _judge(self, pending: PendingRound, logits: torch.Tensor, highest: list[int] | None) -> Judged:
-        """Decide a window by its logits, (draft tokens + 1, vocab_size), or by the `highest`, and commit the outcome."""
-        sequence, window = pending.sequence, pending.window
-        token_ids, cache = sequence.token_ids, sequence.cache
-        base_length = len(token_ids)
-        outcome = sequence.judge.decide(token_ids, window, logits, highest)
-        accepted_nodes = outcome.accepted_nodes
-        logprobs = []
-        if sequence.judge.gives_logprobs:
-            logprobs = sequence.judge.logprobs(token_ids, window, logits, outcome)
-        cache.keep_rows(base_length, accepted_nodes)
-        features = b""
-        if sequence.feature_states:
-            self._tell_features(pending, cache.length - sequence.max_feature_tokens)
-            features = pending.features()
-        drafts = window.token_ids
-        sequence.commit([*[drafts[node] for node in accepted_nodes], outcome.next_token_id])
-        cache.publish(token_ids)
-        return Judged(pending, base_length, outcome, features, logprobs)
-
     def _tell_features(self, pending: PendingRound, end: int) -> None:
         """Send what an open's verdict need not carry; not to a peer that does not read, who does without."""
         sequence = pending.sequence
         for told in pending.early_features(end):
-            if sequence.connection.num_unread < _MOST_UNREAD:
+            if sequence.connection.num_unread < MOST_UNREAD:
                 event = target_pb2.TargetEvent(
                     sequence_id=sequence.sequence_id, epoch=sequence.epoch, round=pending.round, features=told
                 )
@@ -351,41 +315,22 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         sequence = pending.sequence
         self._fail(sequence.connection, sequence.sequence_id, sequence.epoch, pending.round, refusal)
 
-    def _answer(self, judged: Judged, timings: Timings, now: float) -> Answer:
-        """The answer to a round that is over; those to windows of batches are left to be sent together."""
-        pending, base_length, outcome, features, logprobs = judged
+    def _answer(self, settled: Settled, answer: Answer, now: float) -> None:
+        """Keep the answer to a round that is over, and send it, unless it goes with others."""
+        pending = settled.pending
         sequence = pending.sequence
-        num_cached_tokens = None
-        if pending.is_open:
-            num_cached_tokens = sequence.cache.num_adopted
-            self._metrics.prefix(num_tokens=base_length, num_hit_tokens=num_cached_tokens)
-        answer = Answer(
-            sequence.sequence_id,
-            sequence.epoch,
-            pending.round,
-            base_length,
-            pending.num_window_rows,
-            outcome.accepted_nodes,
-            outcome.next_token_id,
-            outcome.is_bonus,
-            timings,
-            features,
-            logprobs,
-            pending.candidate,
-            num_cached_tokens,
-        )
+        if answer.num_cached_tokens is not None:
+            self._metrics.prefix(num_tokens=answer.base_length, num_hit_tokens=answer.num_cached_tokens)
         if pending.candidate is None:
             # Whoever asks for a round has the answer to the one before.
             sequence.answers.clear()
         sequence.answers.append(answer)
         sequence.answered = now
         del self._waiting[sequence]
-        if not pending.is_batched or logprobs:
+        if not settled.goes_in_batch:
             self._send(sequence.connection, answer.event())
         if not self._go_on(sequence, now) and len(sequence.token_ids) < sequence.max_length:
             self._gathering.answered(sequence, now)
-        if pending.span is not INVALID_SPAN:
-            if pending.span.is_recording():
-                pending.span.set_attributes(answer.span_attributes(sequence.cache.num_adopted))
+        if pending.span.is_recording():
+            pending.span.set_attributes(answer.span_attributes(sequence.cache.num_adopted))
             end_span(pending.span)
-        return answer

@@ -23,7 +23,7 @@ from specdec.sampling.params import SamplingParams
 from specdec.telemetry import names
 from specdec.telemetry.tracing import start_remote_span
 from specdec.v1 import model_pb2, target_pb2
-from target_service.answer import Answer, Timings
+from target_service.answer import Answer
 from target_service.candidates import CandidateWindows
 from target_service.judge import DraftWindow, Judge
 
@@ -195,11 +195,6 @@ class PendingRound:
             return Work(self.cache, self.token_ids[first : first + num_rows], 0)
         token_ids = [*self.token_ids[first:], *self.window.token_ids]
         return Work(self.cache, token_ids, self.num_window_rows + 1, self.window.parents)
-
-    def timings(self, num_sequences: int, num_rows: int) -> Timings:
-        """Where the time of a round went whose last pass was of so many sequences and rows."""
-        queue_seconds = (self.started or self.arrived) - self.arrived
-        return Timings(round(queue_seconds * 1e6), round(self.compute_seconds * 1e6), num_sequences, num_rows)
 
     def features(self) -> bytes:
         """Features for its verdict, as they travel, once its window is judged and before the outcome is committed.

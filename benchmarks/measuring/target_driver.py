@@ -112,9 +112,7 @@ def _windows(sequences: Iterable[_Sequence], drafts: Sequence[int]) -> target_pb
     window = Window(drafts)
     for sequence in sequences:
         sequence.round += 1
-        add_window(
-            command.windows, sequence.sequence_id, 1, sequence.round, sequence.length, sequence.checksum, window
-        )
+        add_window(command.windows, sequence.sequence_id, 1, sequence.round, sequence.length, sequence.checksum, window)
     return command
 
 

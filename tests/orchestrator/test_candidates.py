@@ -49,7 +49,10 @@ class GoingOnTarget(FakeTarget):
         if sent.checksum != prefix_checksum(base):
             self.refusals.append(FailedPreconditionError("candidates of another prefix"))
         for number, window in enumerate(sent.windows):
-            if outcome_of(last.accepted_nodes, last.next_token_id) == (window.num_accepted_tokens, window.next_token_id):
+            if outcome_of(last.accepted_nodes, last.next_token_id) == (
+                window.num_accepted_tokens,
+                window.next_token_id,
+            ):
                 return self._go_on(command, sequence, number, window.token_ids, make_event)
         return []
 

@@ -247,7 +247,7 @@ def test_a_malformed_sequence_id_is_refused(target: Target, sequence_id: bytes) 
 def test_a_command_without_a_kind_is_refused(target: Target) -> None:
     client = Client(target, PROMPT)
     code, message = client.refused(target_pb2.TargetCommand(sequence_id=client.sequence_id))
-    assert (code, message) == (INVALID, "a command is neither open, window, candidates nor close")
+    assert (code, message) == (INVALID, "a command is neither open, window, windows, candidates nor close")
 
 
 def test_rules_that_leave_no_token_fail_their_sequence_alone(target: Target) -> None:
