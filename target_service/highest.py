@@ -19,15 +19,17 @@ def highest_of_rounds(rounds: Sequence[PendingRound], logits: Sequence[torch.Ten
     """What `Judge.decide` takes as `highest` of each round that ends with a pass.
 
     One look at all rows costs little more than one at a single row; on a GPU, where each is a way to the host and back,
-    no more at all. If something else than that decides a round of the pass, or the look fails or finds a row without
-    numbers, each round is looked at by itself, and only those fail that this fails for.
+    no more at all. So it is taken where two rounds are decided by nothing else; what decides the others is found for each
+    by itself. Where the look fails, or finds a row without numbers, each round is looked at by itself, and only those
+    fail that this fails for.
 
     Args:
         rounds: those that end, in the order of their logits.
         logits: of the pass, as `ModelRunner.forward` gives them.
     """
     nothing: list[list[int] | None] = [None] * len(rounds)
-    if not isinstance(logits, PassLogits) or not all(pending.sequence.judge.is_plain for pending in rounds):
+    num_plain = sum(pending.sequence.judge.is_plain for pending in rounds)
+    if not isinstance(logits, PassLogits) or num_plain < min(2, len(rounds)):
         return nothing
     try:
         tokens, values = first_highest_of_rows(logits.rows)

@@ -20,9 +20,12 @@ BIASED = SamplingParams(temperature=0.0, logit_bias={7: 3})
 @pytest.mark.parametrize(
     ("params", "of_passes", "of_windows"),
     [
-        # One look for both sequences; one for each that has no rules; and none where rules or noise decide.
+        # One look for all sequences if it decides two, or the only one; one for each that has no rules; none where rules
+        # or noise decide.
         ((GREEDY, GREEDY), [6], []),
+        ((GREEDY,), [3], []),
         ((GREEDY, SAMPLED), [], [3]),
+        ((GREEDY, SAMPLED, GREEDY), [9], []),
         ((BIASED, GREEDY), [], [3]),
         ((SAMPLED, BIASED), [], []),
     ],
