@@ -10,6 +10,8 @@ from specdec.v1 import model_pb2, target_pb2
 
 MAX_WINDOWS = 1024
 """Of one command; a target takes four times as many."""
+_MAX_JUDGED_TOKENS = 4096
+"""Of one verdict: far above any window. Columns give a number for what becomes a list here."""
 
 
 def fits_batch(window: Window, trace_context: model_pb2.TraceContext | None) -> bool:
@@ -46,7 +48,7 @@ def single_verdicts(batch: target_pb2.VerdictBatch) -> Iterator[target_pb2.Targe
     """The events that the same verdicts would be, each by itself.
 
     Raises:
-        MalformedMessage: the columns do not match.
+        MalformedMessage: the columns do not match, or a verdict is impossible whatever was asked.
     """
     sequences, rows = batch.batch_sequences, batch.batch_rows
     features = batch.features[:] or [b""] * len(batch.sequence_ids)
@@ -65,8 +67,8 @@ def single_verdicts(batch: target_pb2.VerdictBatch) -> Iterator[target_pb2.Targe
             strict=True,
         )
         for sequence_id, epoch, round_index, base, judged, accepted, next_token_id, queue, compute, state in columns:
-            if accepted > judged:
-                raise MalformedMessage("it accepts more tokens than it has judged")
+            if not accepted <= judged <= _MAX_JUDGED_TOKENS:
+                raise MalformedMessage(f"it accepts {accepted} and judges {judged} tokens of a window")
             event = target_pb2.TargetEvent(sequence_id=sequence_id, epoch=epoch, round=round_index)
             # Written in place: messages that are put into others are copied.
             verdict = event.verdict
@@ -84,4 +86,4 @@ def single_verdicts(batch: target_pb2.VerdictBatch) -> Iterator[target_pb2.Targe
             timings.batch_sequences, timings.batch_rows = sequences, rows
             yield event
     except ValueError:
-        raise MalformedMessage("its columns are not equally long") from None
+        raise MalformedMessage("its columns are not equally long, or a length is out of range") from None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc.aio
+import pytest
 
+from orchestrator.links import link
+from specdec.v1 import target_pb2
 from tests.fuzz.random_messages import RandomMessages
 from tests.fuzz.report import Found, Report
-from tests.orchestrator.fakes import FakeDraft, FakeTarget
+from tests.orchestrator.fakes import Context, FakeDraft, FakeTarget
 from tests.orchestrator.running import Running, request, running
+from tests.orchestrator.serving import until
 from tests.orchestrator.table import plain_continuation
 from tests.tiny_models import TINY_VOCAB_SIZE
 
@@ -20,6 +24,8 @@ _NUM_CLIENTS = 8
 _SECONDS = 30.0
 _NUM_TOKENS = 16
 _LIE_SHARE = 0.3
+_SPOILT_BATCH_SHARE = 0.04
+"""Less than of other lies: each ends the stream of all requests."""
 _CODES = (3, 8, 9, 11, 13, 14, 15, 16, 99, -1)
 
 Lies = Callable[[Any, Any], Iterable[Any]]
@@ -66,6 +72,36 @@ class Liar:
         return [event, *(self._random.spoilt(event) for _ in range(5))]
 
 
+class LyingTarget(FakeTarget):
+    """Spoils verdicts in columns besides, as a whole.
+
+    Args:
+        rng: all randomness comes from it.
+        report: counts what is sent in the end.
+    """
+
+    def __init__(self, rng: random.Random, report: Report) -> None:
+        super().__init__()
+        self.change = Liar(rng, report)
+        self._rng = rng
+        self._random = RandomMessages(rng)
+        self._report = report
+
+    async def Verify(  # noqa: N802
+        self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
+    ) -> AsyncIterator[target_pb2.VerifyResponse]:
+        """Now and then columns do not match, or are any; sometimes there are some that nobody has asked for."""
+        async for response in super().Verify(request_iterator, context):
+            for event in list(response.events):
+                if event.HasField("verdicts") and self._rng.random() < _SPOILT_BATCH_SHARE:
+                    spoilt = self._random.spoilt(event.verdicts)
+                    if self._rng.random() < 0.3:
+                        response.events.add(verdicts=self._random.message(target_pb2.VerdictBatch))
+                    event.verdicts.CopyFrom(spoilt)
+                    self._report.answers["spoilt verdicts"] += 1
+            yield response
+
+
 async def fuzz_by_draft(num_messages: int, seed: int) -> Report:
     """A draft service that lies beside a good target: every request has its own text all the same.
 
@@ -87,10 +123,13 @@ async def fuzz_by_target(num_messages: int, seed: int) -> Report:
         Found: what no target may bring about.
     """
     report = Report("hostile target", seed)
-    target = FakeTarget()
-    target.change = Liar(random.Random(seed), report)
-    async with running(target, FakeDraft(), round_timeout_seconds=1.0) as run:
-        await _ask_until(run, report, num_messages, seed, is_text_certain=False)
+    target = LyingTarget(random.Random(seed), report)
+    with pytest.MonkeyPatch.context() as patch:
+        # It would take most of the time to wait for the next stream.
+        patch.setattr(link, "_FIRST_RETRY_SECONDS", 0.01)
+        patch.setattr(link, "_LAST_RETRY_SECONDS", 0.02)
+        async with running(target, FakeDraft(), round_timeout_seconds=1.0) as run:
+            await _ask_until(run, report, num_messages, seed, is_text_certain=False)
     return report
 
 
@@ -99,6 +138,7 @@ async def _ask_until(run: Running, report: Report, num_messages: int, seed: int,
 
     async def client() -> None:
         while report.num_messages < num_messages:
+            await until(lambda: run.service.targets.is_available)
             prompt = [rng.randrange(2, TINY_VOCAB_SIZE) for _ in range(3)]
             await _ask(run, report, prompt, is_text_certain)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from orchestrator.links.window_batches import single_verdicts
 from specdec.checksum import prefix_checksum
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import model_pb2, target_pb2
 from tests.fuzz.random_messages import RandomMessages
+from tests.fuzz.window_batches import in_columns, many_of_nobody, spoil_all, spoil_one
 from tests.tiny_models import TINY_VOCAB_SIZE
 
 MAX_OPEN = 64
@@ -69,7 +71,11 @@ class TargetTalk:
         self._sequences.clear()
 
     def take(self, event: target_pb2.TargetEvent) -> None:
-        """An answer."""
+        """An answer; many in columns are taken one by one."""
+        if event.HasField("verdicts"):
+            for single in single_verdicts(event.verdicts):
+                self.take(single)
+            return
         talked = self._sequences.get(event.sequence_id)
         if talked is None or event.epoch != talked.epoch:
             return
@@ -115,6 +121,8 @@ class TargetTalk:
             talked.epoch += 1
             return self._opening(talked)
         is_near = talked.params.allowed_token_ids and talked.round > 0
+        if len(idle) > 1 and chance > 0.7:
+            return self._batch(idle)
         return self._candidates(talked) if is_near and chance < 0.5 else self._window(talked)
 
     def _open(self) -> target_pb2.TargetCommand:
@@ -143,12 +151,26 @@ class TargetTalk:
             ),
         )
 
-    def _window(self, talked: Talked) -> target_pb2.TargetCommand:
+    def _batch(self, idle: list[Talked]) -> target_pb2.TargetCommand:
+        """Windows of several sequences, and in half of the cases something wrong with one of them or with all."""
+        asked = self._rng.sample(idle, min(len(idle), self._rng.choice((2, 3, 3, 8))))
+        command = in_columns([self._window(talked, is_plain=True) for talked in asked])
+        chance = self._rng.random()
+        if chance < 0.25:
+            spoil_one(self._rng, command.windows)
+        elif chance < 0.5:
+            (many_of_nobody if chance < 0.26 else spoil_all)(self._rng, command.windows)
+            # Nobody learns of these: what is refused is all of them, for no sequence.
+            for talked in asked:
+                talked.is_waiting = False
+        return command
+
+    def _window(self, talked: Talked, *, is_plain: bool = False) -> target_pb2.TargetCommand:
         talked.round += 1
         talked.is_waiting = True
         tokens = [self._rng.randrange(TINY_VOCAB_SIZE) for _ in range(self._rng.choice((0, 0, 1, 3, 8)))]
         parents: list[int] = []
-        if talked.rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self._rng.random() < 0.5:
+        if not is_plain and talked.rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self._rng.random() < 0.5:
             tokens = list(dict.fromkeys(tokens))
             parents = [self._rng.randrange(-1, node) for node in range(len(tokens))]
         window = target_pb2.Window(
@@ -159,7 +181,7 @@ class TargetTalk:
             token_ids=tokens,
             parents=parents,
         )
-        if talked.rule != model_pb2.ACCEPTANCE_RULE_COUPLED and self._rng.random() < 0.5:
+        if not is_plain and talked.rule != model_pb2.ACCEPTANCE_RULE_COUPLED and self._rng.random() < 0.5:
             for token in tokens:
                 other = (token + 1) % TINY_VOCAB_SIZE
                 window.distributions.add(token_ids=[token, other], weights=[self._rng.randint(1, 1 << 31), 1])

@@ -13,6 +13,8 @@ from tests.fuzz.campaigns import CAMPAIGNS, num_messages_of
 from tests.fuzz.cancels import cancel_at_random
 
 NUM_MESSAGES = int(os.environ.get("SPECDEC_FUZZ_MESSAGES", "20000"))
+IN_COLUMNS = {"target": "verdicts", "hostile-target": "spoilt verdicts"}
+"""What a campaign must have met, for those that tell windows and verdicts in columns."""
 SEED = int(os.environ.get("SPECDEC_FUZZ_SEED", "1"))
 
 
@@ -23,6 +25,7 @@ async def test_nothing_that_is_sent_harms_anyone(name: str) -> None:
     print(report)
     assert report.num_messages >= num_messages
     assert report.num_healthy >= 2
+    assert name not in IN_COLUMNS or report.answers[IN_COLUMNS[name]] > 0
 
 
 async def test_nothing_is_left_of_requests_that_were_cancelled() -> None:

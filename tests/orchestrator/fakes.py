@@ -15,15 +15,11 @@ import grpc.aio
 
 from specdec import PROTOCOL_VERSION
 from specdec.checksum import prefix_checksum
-from specdec.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OutOfRangeError,
-    Refusal,
-)
+from specdec.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, Refusal
 from specdec.serving.health import Health
 from specdec.tokenizer_files import tokenizer_hash
 from specdec.v1 import draft_pb2, draft_pb2_grpc, model_pb2, target_pb2, target_pb2_grpc
+from tests.orchestrator.fake_columns import Columns
 from tests.orchestrator.table import NextToken, half_right, table_token
 from tests.tiny_models import EOS_TOKEN_ID, TINY_VOCAB_SIZE, tiny_tokenizer_files
 
@@ -56,9 +52,9 @@ class Fake(Generic[Command, Event]):
         self.model_info = model_info
         self.sequences: dict[bytes, FakeSequence] = {}
         self.commands: list[Command] = []
-        """Every command, in order."""
+        """Every command, in order; windows that came in a batch are commands of their own here."""
         self.batch_sizes: list[int] = []
-        """Commands of each message."""
+        """Commands of each message, as in `commands`."""
         self.refusals: list[Refusal] = []
         """Commands that did not fit what was known: empty if the orchestrator keeps to the protocol."""
         self.delay_seconds = 0.0
@@ -187,6 +183,7 @@ class FakeTarget(Fake[target_pb2.TargetCommand, target_pb2.TargetEvent], target_
                     "max_num_sequences": 256,
                     "acceptance_rules": [model_pb2.ACCEPTANCE_RULE_COUPLED],
                     "stop_token_ids": [EOS_TOKEN_ID],
+                    "takes_window_batches": True,
                     **facts,
                 }
             )
@@ -216,8 +213,9 @@ class FakeTarget(Fake[target_pb2.TargetCommand, target_pb2.TargetEvent], target_
         self, request_iterator: AsyncIterator[target_pb2.VerifyRequest], context: Context
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
         yield target_pb2.VerifyResponse(load=self._load_now())
-        async for events in self.stream(request_iterator, target_pb2.TargetEvent):
-            yield target_pb2.VerifyResponse(events=events, load=self._load_now())
+        columns = Columns()
+        async for events in self.stream(columns.singly(request_iterator), target_pb2.TargetEvent):
+            yield target_pb2.VerifyResponse(events=columns.together(events), load=self._load_now())
 
     def _carry_out(self, command: target_pb2.TargetCommand, event: target_pb2.TargetEvent) -> bool:
         if command.HasField("open"):
