@@ -34,3 +34,13 @@ def tiled_kernels() -> ModuleType | None:
     except ImportError:
         return None
     return tiled
+
+
+@functools.cache
+def drawing_kernels() -> ModuleType | None:
+    """Those of `drawing.py`."""
+    try:
+        from specdec.kernels import drawing
+    except ImportError:
+        return None
+    return drawing

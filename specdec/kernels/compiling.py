@@ -17,10 +17,21 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 def compiled(*arguments: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Compile a function for arguments of these types, now. It runs without the interpreter's lock."""
+    return _compiled(arguments, fastmath=_FAST)
+
+
+def compiled_exactly(*arguments: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `compiled`, with floating-point operations as they are written."""
+    return _compiled(arguments, fastmath=False)
+
+
+def _compiled(
+    arguments: tuple[str, ...], *, fastmath: set[str] | bool
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     signature = f"void({','.join(arguments)})"
 
     def compile_now(function: Callable[..., None]) -> Callable[..., None]:
-        options: dict[str, Any] = {"fastmath": _FAST, "nogil": True, "error_model": "numpy"}
+        options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
         try:
             return njit(signature, cache=True, **options)(function)
         except RuntimeError:

@@ -11,9 +11,12 @@ to the last bit, which library logarithms do not promise. Each operation is its 
 
 import enum
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+
+from specdec.kernels.available import drawing_kernels
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
@@ -53,7 +56,19 @@ def noise_key(seed: int, position: int, stream: Stream) -> int:
         position: absolute index in the sequence of the token that is drawn.
         stream: the purpose.
     """
-    return mix64((mix64((seed + _GAMMA) & _MASK) + (4 * position + stream + 1) * _GAMMA) & _MASK)
+    return mix64((seed_key(seed) + (4 * position + stream + 1) * _GAMMA) & _MASK)
+
+
+def seed_key(seed: int) -> int:
+    """The part of a `noise_key` that is of the seed alone."""
+    return mix64((seed + _GAMMA) & _MASK)
+
+
+def noise_keys(seed_keys: Sequence[int], positions: Sequence[int], stream: Stream) -> torch.Tensor:
+    """`noise_key` of many positions at once, by the `seed_key` of each; (positions,), int64 with the same bits."""
+    of_seeds = torch.from_numpy(np.array(seed_keys, dtype=np.uint64).view(np.int64))
+    places = torch.from_numpy(np.array(positions, dtype=np.int64))
+    return _mix64(of_seeds + (4 * places + (stream + 1)) * _signed(_GAMMA))
 
 
 def below(bound: int, seed: int, position: int, stream: Stream, base_length: int, nth: int = 0) -> int:
@@ -94,28 +109,76 @@ def gumbel_reference(key: int, token_id: int) -> float:
 def gumbel_argmax(logits: torch.Tensor, key: int) -> int:
     """Sample from softmax(logits): the token with the largest logit + noise.
 
-    Only tokens that could win are looked at: first those whose logit lies within `MAX_GUMBEL` of the score of the most
-    probable token, then of these the ones whose noise, computed roughly in float32, brings them near the best. This
-    changes nothing but the time it takes (`benchmarks.sampling`).
-
     Args:
-        logits: (vocab_size,), float32; -inf excludes a token.
+        logits: (vocab_size,), float32, the highest of which is a number; -inf excludes a token.
         key: of the position.
 
     Returns:
         The token id.
     """
-    favourite, highest = first_highest(logits)
-    bar = highest + gumbel_reference(key, favourite) - MAX_GUMBEL
-    bar -= abs(bar) * 2.0**-23  # The comparison rounds it to float32, which may raise it by less than this.
-    candidates = (logits >= bar).nonzero().squeeze(1)
-    bits = _noise_bits(key, candidates)
+    (token,) = gumbel_argmax_of_rows(logits[None], torch.tensor([_signed(key)]))
+    if token is None:
+        raise ValueError("the highest logit is no number")
+    return token
+
+
+def gumbel_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int | None]:
+    """`gumbel_argmax` of each row.
+
+    Args:
+        logits: (rows, vocab_size), float32.
+        keys: (rows,), int64, of the positions; see `noise_keys`.
+
+    Returns:
+        The token ids; None for a row whose highest is no number: no token is left, or the model gave none.
+    """
+    kernels = drawing_kernels() if logits.device.type == "cpu" else None
+    if kernels is None:
+        return screened_argmax_of_rows(logits, keys)
+    favourites, highest = _favourites(logits)
+    places = favourites.numpy()
+    places[~np.isfinite(highest.numpy())] = -1
+    chosen = np.empty(len(places), dtype=np.int64)
+    array = np.ascontiguousarray(logits.numpy())
+    kernels.draw(array, keys.numpy().view(np.uint64), places, kernels.FEWEST_BITS, chosen)
+    return [token if token >= 0 else None for token in chosen.tolist()]
+
+
+def screened_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int | None]:
+    """As `gumbel_argmax_of_rows`, on any device, which is waited for twice.
+
+    Only tokens that could win are looked at: first those whose logit lies within `MAX_GUMBEL` of the score of the most
+    probable token, then of these the ones whose noise, computed roughly in float32, brings them near the best. This
+    changes nothing but the time it takes (`benchmarks.sampling`).
+    """
+    keys = keys.to(logits.device)
+    favourites, highest = _favourites(logits)
+    bars = highest.double() + _gumbel_of_bits(_noise_bits(keys, favourites)) - MAX_GUMBEL
+    bars = (bars - bars.abs() * 2.0**-23).float()
+    # Compared as float32, which may be more than they are by less than that. Without a number there is no candidate.
+    bars[~highest.isfinite()] = math.inf
+    places = (logits >= bars[:, None]).view(-1).nonzero().squeeze(1)
+    rows = places // logits.shape[1]
+    candidates = places - rows * logits.shape[1]
+    bits = _noise_bits(keys[rows], candidates)
+    values = logits.reshape(-1)[places]
     # Relative to the highest logit, so that float32 does not swallow the noise where logits are large.
-    rough = (logits[candidates] - highest) + _rough_gumbel_of_bits(bits)
-    near = (rough >= rough.max() - 2 * _ROUGH_ERROR).nonzero().squeeze(1)
-    candidates = candidates[near]
-    scores = logits[candidates].double() + _gumbel_of_bits(bits[near])
-    return int(candidates[scores.argmax()])
+    rough = (values - highest[rows]) + _rough_gumbel_of_bits(bits)
+    best = torch.full_like(highest, -math.inf).scatter_reduce_(0, rows, rough, "amax")
+    near = (rough >= best[rows] - 2 * _ROUGH_ERROR).nonzero().squeeze(1)
+    scores = values[near].double() + _gumbel_of_bits(bits[near])
+    # In one tensor for one way to the host; float64 holds every row and token id.
+    found = torch.stack([rows[near].double(), candidates[near].double(), scores]).cpu().numpy()
+    chosen: list[int | None] = [None] * len(logits)
+    if found.size:
+        found_rows, tokens = found[0].astype(np.int64), found[1].astype(np.int64)
+        starts = np.flatnonzero(np.diff(found_rows, prepend=-1))
+        counts = np.diff(starts, append=len(tokens))
+        is_best = np.flatnonzero(found[2] == np.repeat(np.maximum.reduceat(found[2], starts), counts))
+        # Of several, the first.
+        for row, token in zip(found_rows[is_best[::-1]].tolist(), tokens[is_best[::-1]].tolist(), strict=True):
+            chosen[row] = token
+    return chosen
 
 
 def first_highest(numbers: torch.Tensor) -> tuple[int, float]:
@@ -132,24 +195,33 @@ def first_highest_of_rows(rows: torch.Tensor) -> tuple[list[int], list[float]]:
     A device is asked once for all of them.
     """
     if rows.device.type == "cpu":
-        array = rows.numpy()
-        index = array.argmax(-1)
-        return index.tolist(), array[np.arange(len(index)), index].tolist()
+        index, highest = _favourites(rows)
+        return index.tolist(), highest.tolist()
     return first_highest_on_device(rows)
 
 
 def first_highest_on_device(rows: torch.Tensor) -> tuple[list[int], list[float]]:
     """As `first_highest_of_rows`, found where they are; one way to the host."""
-    index = rows.argmax(-1)
-    highest = rows.gather(1, index[:, None])[:, 0]
+    index, highest = _favourites(rows)
     # In one tensor for one way to the host, and as integers: float32 would round large indices.
     indices, bits = torch.stack([index, highest.view(torch.int32).long()]).cpu()
     return indices.tolist(), bits.int().view(torch.float32).tolist()
 
 
-def _noise_bits(key: int, token_ids: torch.Tensor) -> torch.Tensor:
-    """32 random bits of each token, as int64."""
-    return _shift_right(_mix64(token_ids * _signed(_GAMMA) + _signed((key + _GAMMA) & _MASK)), 32)
+def _favourites(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row the first index of the highest, int64, and that, where they are."""
+    if rows.device.type == "cpu":
+        array = rows.numpy()
+        index = array.argmax(-1)
+        return torch.from_numpy(index), torch.from_numpy(array[np.arange(len(index)), index])
+    favourites = rows.argmax(-1)
+    return favourites, rows.gather(1, favourites[:, None])[:, 0]
+
+
+def _noise_bits(key: int | torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """32 random bits of each token, as int64; `key` is of all of them, or one for each."""
+    start = key + _signed(_GAMMA) if isinstance(key, torch.Tensor) else _signed((key + _GAMMA) & _MASK)
+    return _shift_right(_mix64(token_ids * _signed(_GAMMA) + start), 32)
 
 
 def _gumbel_of_bits(bits: torch.Tensor) -> torch.Tensor:
