@@ -1,6 +1,6 @@
 """Acceptance: which draft tokens of a window become committed tokens, and which token follows them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,6 +19,10 @@ class Acceptance:
     """The target's own token behind them."""
     is_bonus: bool
     """True if no draft token was rejected on the way (an empty window included): a bonus, not a recovered token."""
+
+
+CoupledWalk = Generator[tuple[int, Sequence[int]], int, Acceptance]
+"""Yields a node (-1: the committed prefix) and the draft tokens up to it; see `accept_coupled`."""
 
 
 def accept_coupled(
@@ -40,13 +44,35 @@ def accept_coupled(
     Returns:
         The outcome; `len(accepted_nodes) + 1` tokens are committed.
     """
-    if parents is None:
-        return _accept_chain(draft_tokens, choose)
-    accepted: list[int] = []
+    walk = coupled_walk(draft_tokens, parents)
+    try:
+        node, path = next(walk)
+        while True:
+            node, path = walk.send(choose(node, path))
+    except StopIteration as end:
+        outcome: Acceptance = end.value
+        return outcome
+
+
+def coupled_walk(draft_tokens: Sequence[int], parents: Sequence[int] | None) -> CoupledWalk:
+    """`accept_coupled` step by step, for whoever chooses for many windows at once.
+
+    It asks for the target's token behind a node and is sent that; what it asks with is changed by the next step.
+    """
     path: list[int] = []
+    if parents is None:
+        for node, draft_token in enumerate(draft_tokens):
+            token = yield node - 1, path
+            if token != draft_token:
+                return Acceptance(list(range(node)), token, is_bonus=False)
+            path.append(token)
+        length = len(draft_tokens)
+        token = yield length - 1, path
+        return Acceptance(list(range(length)), token, is_bonus=True)
+    accepted: list[int] = []
     node = -1
     while True:
-        token = choose(node, path)
+        token = yield node, path
         children = [child for child, parent in enumerate(parents) if parent == node]
         matching = next((child for child in children if draft_tokens[child] == token), None)
         if matching is None:
@@ -64,18 +90,6 @@ def accept_known(draft_tokens: Sequence[int], parents: Sequence[int] | None, own
     while length < most and draft_tokens[length] == own_tokens[length]:
         length += 1
     return Acceptance(list(range(length)), own_tokens[length], is_bonus=length == most)
-
-
-def _accept_chain(draft_tokens: Sequence[int], choose: Callable[[int, Sequence[int]], int]) -> Acceptance:
-    """`accept_coupled` where each node follows the one before it."""
-    path: list[int] = []
-    for node, draft_token in enumerate(draft_tokens):
-        token = choose(node - 1, path)
-        if token != draft_token:
-            return Acceptance(list(range(node)), token, is_bonus=False)
-        path.append(token)
-    length = len(draft_tokens)
-    return Acceptance(list(range(length)), choose(length - 1, path), is_bonus=True)
 
 
 def accept_rejection(

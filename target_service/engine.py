@@ -24,10 +24,10 @@ from specdec.v1 import model_pb2, target_pb2
 from target_service.answer import Answer, batched
 from target_service.asked import AskedWindow, read_batch, read_window
 from target_service.candidate_rounds import CandidateRounds
-from target_service.highest import highest_of_rounds
 from target_service.judge import DraftWindow
 from target_service.sequence import PendingRound, TargetSequence, start_window_span
 from target_service.settling import MOST_UNREAD, Settled, settle
+from target_service.together import outcomes_together
 
 TargetConnection = Connection[target_pb2.TargetEvent]
 
@@ -263,14 +263,14 @@ class TargetEngine(SequenceEngine[target_pb2.TargetCommand, target_pb2.TargetEve
         self._scheduler.observe(duration, pass_rows)
         self._gathering.passed(*self._split(duration, pass_rows.total, len(shares)))
         settled: list[Settled] = []
-        highest = iter(highest_of_rounds([share.pending for share in shares if share.finishes], logits))
+        outcomes = iter(outcomes_together([share.pending for share in shares if share.finishes], logits))
         for (pending, _, finishes), rows in zip(shares, logits, strict=True):
             if pending.is_open or not finishes:
                 pending.cache.publish(pending.token_ids, with_tail=pending.is_open)
-            of_rows = next(highest) if finishes else None
+            outcome = next(outcomes) if finishes else None
             try:
                 if finishes:
-                    settled.append(settle(pending, rows, of_rows, self._tell_features))
+                    settled.append(settle(pending, rows, outcome, self._tell_features))
                 else:
                     self._tell_features(pending, pending.cache.length)
             except Exception as error:  # noqa: BLE001 - a bug at worst, but of one request

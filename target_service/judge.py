@@ -13,7 +13,7 @@ from specdec.sampling.laws import CounterDraws, DraftLaw, TargetLaw
 from specdec.sampling.noise import first_highest_of_rows
 from specdec.sampling.params import SamplingParams
 from specdec.v1 import model_pb2, sampling_pb2
-from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_known, accept_rejection
+from target_service.acceptance import Acceptance, accept_block, accept_coupled, accept_rejection
 from target_service.logprobs import token_logprobs
 
 
@@ -47,9 +47,12 @@ class Judge:
     ) -> None:
         self._params = params
         self._rule = rule
-        self._chooser = TokenChooser(params, prompt_length, device)
-        self.is_plain = rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self._chooser.is_plain
+        self.chooser = TokenChooser(params, prompt_length, device)
+        """Of the target's own tokens."""
+        self.is_plain = rule == model_pb2.ACCEPTANCE_RULE_COUPLED and self.chooser.is_plain
         """Whether the highest logit of each row is all that decides."""
+        self.chooses_by_rows = rule == model_pb2.ACCEPTANCE_RULE_COUPLED and not self.chooser.reads_history
+        """Whether the target's token behind a node depends on nothing but its logits and its position."""
         self.gives_logprobs = params.num_logprobs is not None
         """Whether the request asks for log-probabilities."""
 
@@ -58,7 +61,6 @@ class Judge:
         committed: Sequence[int],
         window: DraftWindow,
         logits: torch.Tensor,
-        highest: Sequence[int] | None = None,
     ) -> Acceptance:
         """Which draft tokens are accepted, and what follows them.
 
@@ -66,15 +68,11 @@ class Judge:
             committed: committed tokens that the window stands on.
             window: what to judge.
             logits: (draft tokens + 1, vocab_size), float32; row 0 judges the first node, row i + 1 what follows node i.
-            highest: the index of the highest in each row, if somebody has looked already and found numbers; read only
-                if this `is_plain`.
 
         Raises:
             InvalidArgumentError: the request's rules leave no token.
             DataLossError: the model computed no numbers.
         """
-        if self.is_plain and highest is not None:
-            return accept_known(window.token_ids, window.parents, highest)
         try:
             return self._accept(committed, window, logits)
         except FloatingPointError as error:
@@ -91,7 +89,7 @@ class Judge:
             row = logits[nodes[depth] + 1]
             processed = None
             if not self._params.is_greedy:
-                processed = self._chooser.process(row, committed, path[:depth])
+                processed = self.chooser.process(row, committed, path[:depth])
             logprobs.append(token_logprobs(token, row, processed, self._params.num_logprobs or 0))
         return logprobs
 
@@ -103,19 +101,19 @@ class Judge:
     ) -> Acceptance:
         if self.is_plain:
             rows = list(zip(*first_highest_of_rows(logits), strict=True))
-            plainly = self._chooser.choose_plainly
+            plainly = self.chooser.choose_plainly
             return accept_coupled(window.token_ids, window.parents, lambda node, path: plainly(rows[node + 1]))
         if self._rule == model_pb2.ACCEPTANCE_RULE_COUPLED:
             return accept_coupled(
                 window.token_ids,
                 window.parents,
-                lambda node, path: self._chooser.choose(logits[node + 1], committed, path),
+                lambda node, path: self.chooser.choose(logits[node + 1], committed, path),
             )
         accept = accept_rejection if self._rule == model_pb2.ACCEPTANCE_RULE_REJECTION else accept_block
         laws = window.laws if window.laws is not None else [DraftLaw.one_hot(token) for token in window.token_ids]
 
         def target_law(index: int) -> TargetLaw:
-            return self._chooser.target_law(logits[index], committed, window.token_ids[:index])
+            return self.chooser.target_law(logits[index], committed, window.token_ids[:index])
 
         draws = CounterDraws(self._params.seed, len(committed))
         return accept(window.token_ids, laws, target_law, draws, len(committed))

@@ -57,7 +57,7 @@ class Settled(NamedTuple):
 def settle(
     pending: PendingRound,
     logits: torch.Tensor,
-    highest: list[int] | None,
+    outcome: Acceptance | None,
     tell_features: Callable[[PendingRound, int], None],
 ) -> Settled:
     """Decide a window and commit the outcome.
@@ -65,7 +65,7 @@ def settle(
     Args:
         pending: its round, whose rows have been run.
         logits: (draft tokens + 1, vocab_size), float32; see `Judge.decide`.
-        highest: see `Judge.decide`.
+        outcome: of its window, if it is known already; None: it is decided by the logits.
         tell_features: sends those up to a token that the answer need not carry.
 
     Raises:
@@ -74,7 +74,8 @@ def settle(
     sequence, window = pending.sequence, pending.window
     judge, token_ids, cache, drafts = sequence.judge, sequence.token_ids, sequence.cache, window.token_ids
     base_length = len(token_ids)
-    outcome = judge.decide(token_ids, window, logits, highest)
+    if outcome is None:
+        outcome = judge.decide(token_ids, window, logits)
     accepted_nodes = outcome.accepted_nodes
     logprobs = judge.logprobs(token_ids, window, logits, outcome) if judge.gives_logprobs else []
     cache.keep_rows(base_length, accepted_nodes)

@@ -24,8 +24,8 @@ _LEAST, _MOST = -4.0, 23.0
 """All noise there is lies between them: from -3.13 to 22.87."""
 _STEPS = 8.0
 """Of the table for each unit of noise."""
-_SLACK = 1e-6
-"""More than all rounding there is."""
+_SLACK, _RELATIVE_SLACK = 1e-6, 1e-15
+"""More than all rounding there is; the second of a score."""
 
 
 def _fewest_bits() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -90,9 +90,10 @@ def draw(
         start = keys[row] + _GAMMA
         best = -np.inf
         bar = np.float64(logits[row, favourite]) + _noise(_bits(start, np.uint64(favourite)))
+        slack = _SLACK + _RELATIVE_SLACK * abs(bar)
         for token in range(logits.shape[1]):
             logit = np.float64(logits[row, token])
-            missing = min(max(bar - logit - _SLACK, _LEAST), _MOST)
+            missing = min(max(bar - logit - slack, _LEAST), _MOST)
             bits = _bits(start, np.uint64(token))
             if bits < fewest_bits[np.int64((missing - _LEAST) * _STEPS)]:
                 continue

@@ -1,13 +1,23 @@
 """A request's rules at work: which token, or which law, at a position. The same on both sides of the wire."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
 from specdec.errors import InvalidArgumentError
 from specdec.sampling.laws import DraftLaw, TargetLaw
-from specdec.sampling.noise import Stream, first_highest, gumbel, gumbel_argmax, noise_key
+from specdec.sampling.noise import (
+    Stream,
+    first_highest,
+    first_highest_of_rows,
+    gumbel,
+    gumbel_argmax,
+    gumbel_argmax_of_rows,
+    noise_key,
+    noise_keys,
+    seed_key,
+)
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import LogitsRules
 
@@ -32,9 +42,20 @@ class TokenChooser:
     def __init__(self, params: SamplingParams, prompt_length: int, device: torch.device) -> None:
         self._rules = LogitsRules(params, prompt_length, device)
         self._seed = params.seed
-        self._is_greedy = params.is_greedy
+        self.is_greedy = params.is_greedy
+        """Whether nothing is drawn."""
+        self.seed_key = seed_key(params.seed)
+        """What its noise is keyed with."""
+        self.reads_history = self._rules.reads_history
+        """Whether choices depend on the tokens before, other than through the model."""
+        self.rules_key = _rules_key(params)
+        """Equal for requests whose rules are, but for those that read history and for seeds."""
         self.is_plain = params.is_greedy and self._rules.is_empty
         """Whether the highest logit decides, whatever came before: then many positions can be looked at in one go."""
+
+    def process_rows(self, logits: torch.Tensor) -> torch.Tensor:
+        """As `process`, of several positions, (rows, vocab_size); only if it does not read history."""
+        return self._rules.apply_to_rows(logits)
 
     def process(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> torch.Tensor:
         """The logits after the request's rules, as `LogitsRules.apply` gives them."""
@@ -60,7 +81,7 @@ class TokenChooser:
         close to the target's chooses the same tokens.
         """
         processed, favourite = self._process(logits, committed, path)
-        if self._is_greedy:
+        if self.is_greedy:
             return favourite
         return gumbel_argmax(processed, noise_key(self._seed, len(committed) + len(path), Stream.TARGET))
 
@@ -91,7 +112,7 @@ class TokenChooser:
         processed, favourite = self._process(logits, committed, path)
         values, token_ids = processed.topk(min(max(count, _NUM_CONSIDERED), processed.numel()))
         first = favourite
-        if not self._is_greedy:
+        if not self.is_greedy:
             key = noise_key(self._seed, len(committed) + len(path), Stream.TARGET)
             first = gumbel_argmax(processed, key)
             values = values + gumbel(key, token_ids).to(values.dtype)
@@ -132,7 +153,7 @@ class TokenChooser:
             favourite, highest = first_highest(processed)
             if highest == -math.inf:
                 break
-            found.append(gumbel_argmax(processed, key) if with_noise and not self._is_greedy else favourite)
+            found.append(gumbel_argmax(processed, key) if with_noise and not self.is_greedy else favourite)
             processed[found[-1]] = -math.inf
         return found
 
@@ -143,11 +164,36 @@ class TokenChooser:
 
     def target_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int] = ()) -> TargetLaw:
         """The law that the rejection and block rules hold draft tokens against."""
-        return TargetLaw.from_logits(self.process(logits, committed, path), is_greedy=self._is_greedy)
+        return TargetLaw.from_logits(self.process(logits, committed, path), is_greedy=self.is_greedy)
 
     def draft_law(self, logits: torch.Tensor, committed: Sequence[int], path: Sequence[int], max_size: int) -> DraftLaw:
         """The law to sample a draft token from, of at most `max_size` tokens; at temperature 0 of one."""
         processed, favourite = self._process(logits, committed, path)
-        if self._is_greedy:
+        if self.is_greedy:
             return DraftLaw.one_hot(favourite)
         return DraftLaw.from_logits(processed, max_size)
+
+
+def choose_rows(choosers: Sequence[TokenChooser], logits: torch.Tensor, positions: Sequence[int]) -> list[int | None]:
+    """`TokenChooser.choose` for several requests at once, which have one `rules_key` and read no history.
+
+    Args:
+        choosers: of the requests.
+        logits: (rows, vocab_size), float32, a row for each of them.
+        positions: of the tokens that are chosen.
+
+    Returns:
+        The tokens; None where `choose` would raise.
+    """
+    first = choosers[0]
+    processed = first.process_rows(logits)
+    if first.is_greedy:
+        tokens, values = first_highest_of_rows(processed)
+        return [token if math.isfinite(value) else None for token, value in zip(tokens, values, strict=True)]
+    keys = noise_keys([chooser.seed_key for chooser in choosers], positions, Stream.TARGET)
+    return gumbel_argmax_of_rows(processed, keys)
+
+
+def _rules_key(params: SamplingParams) -> Hashable:
+    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "allowed_token_ids", "banned_token_ids")
+    return (*(getattr(params, name) for name in names), tuple(params.logit_bias.items()))

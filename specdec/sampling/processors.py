@@ -53,8 +53,12 @@ class ShortTopPLogitsWarper(TopPLogitsWarper):
         """Args: input_ids (rows, length), scores (rows, vocab_size). Returns new scores."""
         top = torch.softmax(scores, dim=-1).topk(min(self._NUM_TOKENS, scores.shape[-1]))
         mass = top.values.cumsum(dim=-1)
-        if bool((mass[:, -1] < self.top_p).any()):
-            return super().__call__(input_ids, scores)  # type: ignore[no-any-return]
+        is_short = mass[:, -1] >= self.top_p
+        if not bool(is_short.all()):
+            # Row by row, so that none depends on what the others are like.
+            rows = zip(torch.split(scores, 1), is_short.tolist(), strict=True)
+            whole = super().__call__
+            return torch.cat([self(input_ids, row) if short else whole(input_ids, row) for row, short in rows])  # type: ignore[arg-type,return-value]
         # A token stays if those before it do not make up top_p yet; the first always stays.
         dropped = mass - top.values >= self.top_p
         kept = scores.gather(1, top.indices).masked_fill(dropped, self.filter_value)
@@ -126,6 +130,14 @@ class LogitsRules:
         """Whether logits stay as the model gave them."""
         self._device = device
         self._no_history = torch.zeros((1, 0), dtype=torch.long, device=device)
+
+    def apply_to_rows(self, logits: torch.Tensor) -> torch.Tensor:
+        """The processed logits of several positions, as `apply` gives those of each; only if not `reads_history`.
+
+        Args:
+            logits: (rows, vocab_size), float32.
+        """
+        return logits if self.is_empty else self._rules(self._no_history.expand(len(logits), 0), logits)  # type: ignore[arg-type]
 
     def apply(self, logits: torch.Tensor, history: Sequence[int]) -> torch.Tensor:
         """The processed logits of one position.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec.errors import InvalidArgumentError
-from specdec.sampling.chooser import TokenChooser
+from specdec.sampling.chooser import TokenChooser, choose_rows
 from specdec.sampling.noise import Stream, gumbel, noise_key
 from specdec.sampling.params import SamplingParams
 
@@ -188,3 +188,49 @@ def test_runners_up_without_noise_are_the_most_probable() -> None:
 def test_there_are_no_more_runners_up_than_the_rules_leave() -> None:
     each = chooser(temperature=0.0, allowed_token_ids=(4, 5))
     assert sorted(each.runners_up(some_logits(3), [1], (), (), 9, with_noise=True)) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "logit_bias": {4: 3.0}},
+        {"temperature": 1.0},
+        {"temperature": 0.8, "top_p": 0.9, "logit_bias": {2: -1.0}},
+        {"temperature": 0.8, "allowed_token_ids": (3, 5)},
+    ],
+)
+def test_rows_of_many_requests_are_chosen_from_as_from_each(rules: dict[str, object]) -> None:
+    choosers = [chooser(**rules, seed=seed) for seed in range(12)]
+    logits = torch.stack([some_logits(seed) for seed in range(12)])
+    logits[3] = -math.inf
+    logits[5, 2] = math.nan
+    positions = [2, 40, 7, 7, 3, 3, 9, 1000, 0, 5, 6, 8]
+
+    def choose(each: TokenChooser, row: torch.Tensor, position: int) -> int | None:
+        try:
+            return each.choose(row, [0] * position)
+        except (FloatingPointError, InvalidArgumentError):
+            return None
+
+    expected = list(map(choose, choosers, logits, positions))
+    assert expected[3] is None
+    assert sum(token is None for token in expected) <= 2
+    assert choose_rows(choosers, logits, positions) == expected
+
+
+def test_rules_are_alike_whatever_the_seed_and_differ_otherwise() -> None:
+    kinds: list[dict[str, object]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.8},
+        {"temperature": 0.8, "top_k": 3},
+        {"temperature": 0.8, "top_p": 0.9},
+        {"temperature": 0.8, "min_p": 0.1},
+        {"temperature": 0.8, "typical_p": 0.9},
+        {"temperature": 0.8, "allowed_token_ids": (1, 2)},
+        {"temperature": 0.8, "banned_token_ids": (1, 2)},
+        {"temperature": 0.8, "logit_bias": {1: 2.0}},
+    ]
+    assert len({chooser(**kind).rules_key for kind in kinds}) == len(kinds)
+    for kind in kinds:
+        assert chooser(**kind, seed=1).rules_key == chooser(**kind, seed=2).rules_key

@@ -17,12 +17,31 @@ from specdec.sampling.noise import (
     first_highest_on_device,
     gumbel,
     gumbel_argmax,
+    gumbel_argmax_of_rows,
     gumbel_reference,
     noise_key,
+    noise_keys,
+    screened_argmax_of_rows,
+    seed_key,
 )
 
 WIDE = 49_152
 FALSE_ALARM = 1e-4
+
+
+Draw = Callable[[torch.Tensor, int], int | None]
+
+
+def signed(key: int) -> torch.Tensor:
+    return torch.tensor([key - (key >> 63 << 64)])
+
+
+def screened(logits: torch.Tensor, key: int) -> int | None:
+    (token,) = screened_argmax_of_rows(logits[None], signed(key))
+    return token
+
+
+WAYS = pytest.mark.parametrize("draw", [gumbel_argmax, screened], ids=["compiled", "screened"])
 
 
 def argmax_of_all(logits: torch.Tensor, key: int) -> int:
@@ -84,37 +103,41 @@ def at_the_edge(seed: int) -> torch.Tensor:
     return logits
 
 
+@WAYS
 @pytest.mark.parametrize(
     "make",
     [flat, spread, peaked, certain, masked, one_left, tied, tiny, large, at_the_edge],
     ids=lambda make: make.__name__,
 )
-def test_shortcut_equals_the_full_computation(make: Callable[[int], torch.Tensor]) -> None:
+def test_shortcut_equals_the_full_computation(make: Callable[[int], torch.Tensor], draw: Draw) -> None:
     for seed in range(15):
         logits = make(seed)
         key = noise_key(seed, seed + 11, Stream.TARGET)
-        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+        assert draw(logits, key) == argmax_of_all(logits, key)
 
 
-def test_shortcut_equals_the_full_computation_over_many_keys() -> None:
+@WAYS
+def test_shortcut_equals_the_full_computation_over_many_keys(draw: Draw) -> None:
     for index in range(1_500):
         logits = torch.randn(50, generator=generator(index)) * (index % 7)
         if index % 2:
             logits += 3e7  # ties in float32, that the noise decides
         key = noise_key(1, index, Stream.TARGET)
-        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+        assert draw(logits, key) == argmax_of_all(logits, key)
 
 
-def test_scores_closer_than_float32_can_tell_are_decided_exactly() -> None:
+@WAYS
+def test_scores_closer_than_float32_can_tell_are_decided_exactly(draw: Draw) -> None:
     for position in range(200):
         key = noise_key(2, position, Stream.TARGET)
         noise = gumbel(key, torch.arange(2))
         logits = torch.tensor([0.0, float(noise[0] - noise[1])])
         assert abs(float(logits[1] + noise[1] - noise[0])) < 1e-6
-        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key)
+        assert draw(logits, key) == argmax_of_all(logits, key)
 
 
-def test_the_least_likely_winner_is_found() -> None:
+@WAYS
+def test_the_least_likely_winner_is_found(draw: Draw) -> None:
     # Search for a token with noise far out, and put its logit so low that only that noise makes it win.
     key = noise_key(0, 0, Stream.TARGET)
     noise = gumbel(key, torch.arange(4_000_000))
@@ -125,9 +148,9 @@ def test_the_least_likely_winner_is_found() -> None:
     margin = float(noise[token]) - gumbel_reference(key, favourite)
     logits[favourite] = 0.0
     logits[token] = -(margin - 1e-3)
-    assert gumbel_argmax(logits, key) == token
+    assert draw(logits, key) == token
     logits[token] = -(margin + 1e-3)
-    assert gumbel_argmax(logits, key) == favourite
+    assert draw(logits, key) == favourite
 
 
 @pytest.mark.parametrize(
@@ -184,3 +207,51 @@ def test_the_highest_of_many_rows_are_those_of_each() -> None:
         indices, values = look(rows)
         assert list(zip(indices, values, strict=True)) == [first_highest(row) for row in rows]
         assert look(rows[:0]) == ([], [])
+
+
+@pytest.mark.parametrize("argmax", [gumbel_argmax_of_rows, screened_argmax_of_rows])
+def test_rows_are_drawn_from_each_by_itself(argmax: Callable[[torch.Tensor, torch.Tensor], list[int | None]]) -> None:
+    makers = (flat, spread, peaked, masked, one_left, large)
+    rows = torch.stack([make(seed) for seed, make in enumerate(makers)])
+    rows = torch.cat([rows, torch.full((1, WIDE), -math.inf), rows[:2], rows[:1]])
+    rows[-1, 7], rows[-2, 9] = math.nan, math.inf
+    keys = noise_keys([seed_key(2**64 - 1 - seed) for seed in range(10)], range(40, 50), Stream.TARGET)
+    single = [noise_key(2**64 - 1 - seed, 40 + seed, Stream.TARGET) for seed in range(10)]
+    assert [key % 2**64 for key in keys.tolist()] == single
+    expected: list[int | None] = [argmax_of_all(row, key) for row, key in zip(rows[:6], single, strict=False)]
+    expected.append(None)
+    expected.append(argmax_of_all(rows[7], single[7]))
+    assert argmax(rows, keys) == [*expected, None, None]
+    # Rows of a padded vocabulary do not lie side by side.
+    assert argmax(rows[:, : WIDE // 2], keys)[1] == argmax_of_all(rows[1, : WIDE // 2], single[1])
+    assert argmax(rows[:0], keys[:0]) == []
+
+
+def test_without_a_highest_nothing_is_drawn() -> None:
+    with pytest.raises(ValueError, match="no number"):
+        gumbel_argmax(torch.full((5,), -math.inf), 3)
+
+
+def test_noise_that_is_lost_in_large_logits_leaves_the_first_of_them() -> None:
+    logits = torch.tensor([-1e30, 1e30, 1e30, 1e30])
+    for position in range(50):
+        key = noise_key(3, position, Stream.TARGET)
+        assert gumbel_argmax(logits, key) == argmax_of_all(logits, key) == 1
+
+
+def test_without_the_compiled_kernel_tokens_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.stack([spread(seed) for seed in range(4)])
+    keys = noise_keys([seed_key(5)] * 4, range(4), Stream.TARGET)
+    expected = gumbel_argmax_of_rows(rows, keys)
+    seen = []
+
+    def count(logits: torch.Tensor, of_rows: torch.Tensor) -> list[int | None]:
+        seen.append(len(logits))
+        return screened_argmax_of_rows(logits, of_rows)
+
+    monkeypatch.setattr("specdec.sampling.noise.screened_argmax_of_rows", count)
+    assert gumbel_argmax_of_rows(rows, keys) == expected
+    assert seen == []
+    monkeypatch.setattr("specdec.sampling.noise.drawing_kernels", lambda: None)
+    assert gumbel_argmax_of_rows(rows, keys) == expected
+    assert seen == [4]

@@ -275,3 +275,27 @@ def test_rules_equal_those_of_transformers_generate() -> None:
             pad_token_id=0,
         )
         assert decode(min_new_tokens, stop) == expected[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.8),
+        SamplingParams(temperature=0.7, top_k=20),
+        SamplingParams(temperature=0.7, top_p=0.9),
+        SamplingParams(temperature=1.3, min_p=0.05),
+        SamplingParams(temperature=0.9, typical_p=0.8),
+        SamplingParams(temperature=0.6, top_k=40, top_p=0.95, min_p=0.01, typical_p=0.97),
+        SamplingParams(temperature=0.0, logit_bias={3: 2.0}, banned_token_ids=(4,)),
+        SamplingParams(temperature=0.5, allowed_token_ids=(1, 2, 3, 900)),
+    ],
+)
+def test_rows_that_are_processed_together_have_the_bits_that_each_has_alone(params: SamplingParams) -> None:
+    rules = LogitsRules(params, 1, CPU)
+    # Nuclei of all sizes: of some rows they lie within the first tokens, of others nowhere near.
+    spread = torch.linspace(0.01, 8, 9)[:, None]
+    rows = torch.randn(9, 3_000, generator=torch.Generator().manual_seed(3)) * spread
+    alone = torch.stack([rules.apply(row, ()) for row in rows])
+    for order in (torch.arange(9), torch.arange(9).flip(0), torch.tensor([4]), torch.tensor([0, 8, 0])):
+        assert torch.equal(rules.apply_to_rows(rows[order]), alone[order])
