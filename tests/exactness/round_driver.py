@@ -12,6 +12,8 @@ import grpc.aio
 from draft_service.drafters.drafter import Drafter
 from draft_service.service import DraftService
 from draft_service.settings import DraftSettings
+from orchestrator.links.window_batches import add_window, single_verdicts
+from orchestrator.window import Window
 from specdec.checksum import prefix_checksum
 from specdec.models.loading import LoadedModel
 from specdec.sampling.params import SamplingParams
@@ -118,8 +120,7 @@ class RoundDriver:
         asks = {name: self._draft_open(name, text) for name, text in by_id.items()}
         while running := {name: text for name, text in by_id.items() if len(text.output) < num_tokens}:
             await self._draft(running, [asks[name] for name in running])
-            windows = [target_pb2.TargetCommand(sequence_id=name, window=text.window) for name, text in running.items()]
-            for name, event in (await self._judged(windows)).items():
+            for name, event in (await self._judged(_asking(running))).items():
                 assert event.HasField("verdict"), f"a window was answered with {event}"
                 asks[name] = self._commit(name, running[name], event.verdict)
         closes = [target_pb2.TargetCommand(sequence_id=name, close=target_pb2.TargetClose()) for name in by_id]
@@ -169,6 +170,7 @@ class RoundDriver:
         """Append what a verdict adds; returns the commit that asks for the next proposal."""
         accepted = list(verdict.accepted_nodes)
         base_length = len(text.token_ids)
+        assert all(node < len(text.window.token_ids) for node in accepted), "what was not sent is accepted"
         text.token_ids.extend([*(text.window.token_ids[node] for node in accepted), verdict.next_token_id])
         assert verdict.committed_length == len(text.token_ids)
         text.num_drafted += len(text.window.token_ids)
@@ -190,10 +192,12 @@ class RoundDriver:
         for start in range(0, len(commands), _COMMANDS_A_MESSAGE):
             part = commands[start : start + _COMMANDS_A_MESSAGE]
             await self._verify.write(target_pb2.VerifyRequest(commands=part))
+        num_asked = sum(len(command.windows.rounds) if command.HasField("windows") else 1 for command in commands)
         events: dict[bytes, target_pb2.TargetEvent] = {}
-        while len(events) < len(commands):
-            response = await _read(self._verify)
-            events.update((event.sequence_id, event) for event in response.events)
+        while len(events) < num_asked:
+            for event in (await _read(self._verify)).events:
+                singles = single_verdicts(event.verdicts) if event.HasField("verdicts") else [event]
+                events.update((single.sequence_id, single) for single in singles)
         return events
 
     async def _proposed(self, commands: Sequence[draft_pb2.DraftCommand]) -> dict[bytes, draft_pb2.DraftEvent]:
@@ -205,6 +209,20 @@ class RoundDriver:
             response = await _read(self._propose)
             events.update((event.sequence_id, event) for event in response.events)
         return events
+
+
+def _asking(texts: Mapping[bytes, Text]) -> list[target_pb2.TargetCommand]:
+    """Ask for the windows of all texts: in every other round in columns, as far as those can tell them."""
+    commands: list[target_pb2.TargetCommand] = []
+    together = target_pb2.TargetCommand()
+    for name, text in texts.items():
+        window = text.window
+        if text.round % 2 and not window.parents and not window.distributions:
+            chain = Window(window.token_ids)
+            add_window(together.windows, name, 1, text.round, window.base_length, window.checksum, chain)
+        else:
+            commands.append(target_pb2.TargetCommand(sequence_id=name, window=window))
+    return [*commands, together] if together.HasField("windows") else commands
 
 
 async def _read(call: grpc.aio.StreamStreamCall[Any, Response]) -> Response:

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from specdec.sampling import chooser as chooser_module
-from specdec.sampling.chooser import TokenChooser
-from specdec.sampling.noise import Stream, gumbel_argmax, noise_key
+from specdec.sampling.chooser import TokenChooser, choose_rows
+from specdec.sampling.noise import Stream, gumbel_argmax, noise_key, noise_keys, seed_key
 from specdec.sampling.params import SamplingParams
-from specdec.v1 import target_pb2
-from target_service import acceptance
+from target_service import acceptance, engine, together
 from target_service.acceptance import Acceptance
 from target_service.judge import DraftWindow, Judge
+from target_service.sequence import PendingRound
+from target_service.together import outcomes_together
 from tests.exactness import coupled_checks as coupled
 from tests.exactness import coupled_id_checks as coupled_ids
 from tests.exactness import service_checks as services
@@ -79,7 +80,18 @@ def noise_by_index_in_the_window(patch: pytest.MonkeyPatch) -> None:
         processed = self.process(logits, committed, path)
         return gumbel_argmax(processed, noise_key(self._seed, len(path), Stream.TARGET))
 
+    def choose_together(
+        rounds: Sequence[PendingRound],
+        asked: dict[int, tuple[int, Sequence[int]]],
+        starts: Sequence[int],
+        rows: torch.Tensor,
+    ) -> list[int | None]:
+        choosers = [rounds[number].sequence.judge.chooser for number in asked]
+        places = [starts[number] + node + 1 for number, (node, _) in asked.items()]
+        return choose_rows(choosers, rows[places], [len(path) for _, path in asked.values()])
+
     patch.setattr(TokenChooser, "choose", choose)
+    patch.setattr(together, "_choose", choose_together)
 
 
 @sabotage(coupled_ids.check_coupled_ids)
@@ -87,13 +99,21 @@ def noise_by_k(patch: pytest.MonkeyPatch) -> None:
     """The noise depends on the size of the window. The law is right; the text is no function of the seed."""
     decide = Judge.decide
 
-    def seeded(
-        self: Judge, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor, *given: Any
-    ) -> target_pb2.Verdict:
-        self._chooser._seed = self._params.seed + 1000 * len(window.token_ids)
-        return decide(self, committed, window, logits, *given)
+    def reseed(judge: Judge, window: DraftWindow) -> None:
+        judge.chooser._seed = judge._params.seed + 1000 * len(window.token_ids)
+        judge.chooser.seed_key = seed_key(judge.chooser._seed)
+
+    def seeded(self: Judge, committed: Sequence[int], window: DraftWindow, logits: torch.Tensor) -> Acceptance:
+        reseed(self, window)
+        return decide(self, committed, window, logits)
+
+    def seeded_together(rounds: Sequence[PendingRound], logits: Sequence[torch.Tensor]) -> list[Acceptance | None]:
+        for pending in rounds:
+            reseed(pending.sequence.judge, pending.window)
+        return outcomes_together(rounds, logits)
 
     patch.setattr(Judge, "decide", seeded)
+    patch.setattr(engine, "outcomes_together", seeded_together)
 
 
 @sabotage(coupled_ids.check_coupled_acceptance)
@@ -111,3 +131,8 @@ def draft_by_another_stream(patch: pytest.MonkeyPatch) -> None:
 def seed_ignored(patch: pytest.MonkeyPatch) -> None:
     """All requests have the same noise."""
     patch.setattr(chooser_module, "noise_key", lambda _seed, position, stream: noise_key(0, position, stream))
+    patch.setattr(
+        chooser_module,
+        "noise_keys",
+        lambda keys, positions, stream: noise_keys([seed_key(0)] * len(keys), positions, stream),
+    )

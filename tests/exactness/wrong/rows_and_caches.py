@@ -10,8 +10,10 @@ from transformers import PreTrainedModel
 
 from draft_service.drafters.causal_lm import CausalLMDrafter
 from specdec.runner.cache import SequenceCache
-from specdec.runner.runner import ModelRunner
+from specdec.runner.runner import ModelRunner, PassLogits
+from target_service import engine
 from target_service.judge import Judge
+from target_service.together import outcomes_together
 from tests.exactness import coupled_id_checks as coupled_ids
 from tests.exactness import memory_checks as memory
 from tests.exactness import service_checks as services
@@ -22,12 +24,19 @@ from tests.exactness.wrong.sabotage import sabotage
 def logits_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """A draft token is judged by the logits behind it."""
     decide = Judge.decide
+
+    def behind(rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows[1:], rows[-1:]])
+
     patch.setattr(
         Judge,
         "decide",
-        lambda self, committed, window, logits, _, verdict: decide(
-            self, committed, window, torch.cat([logits[1:], logits[-1:]]), None, verdict
-        ),
+        lambda self, committed, window, logits: decide(self, committed, window, behind(logits)),
+    )
+    patch.setattr(
+        engine,
+        "outcomes_together",
+        lambda rounds, logits: outcomes_together(rounds, PassLogits(behind(logits.rows), list(map(len, logits)))),
     )
 
 
