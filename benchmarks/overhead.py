@@ -2,18 +2,16 @@
 
     python -m benchmarks.overhead [--sequences 64 -k 4 --duration-seconds 10 --json-out FILE]
 
-Models and devices are made up (a one-layer stand-in whose passes are padded to a constant time), so that nothing but
-the services is measured, in CPU time of their processes:
-
 - orchestrator: CPU time over sequences verified, with so many clients that stream (a message to the client each
   round) and with as many whose calls are unary (none). Everything its process does is in it: requests, links, rounds,
   text, telemetry that is off.
-- target: CPU time over forward passes of so many windows, driven over one stream without an orchestrator, in
-  three parts: the model; packing the batch around it (`ModelRunner.forward`); and all else, which is gRPC, protobuf,
-  commands, planning, judging and answers. On a GPU the first part is the device's; the others are what a forward pass
-  costs besides the model.
+- target: CPU time over forward passes of so many windows, at temperature 0 and where tokens are drawn, driven over one
+  stream without an orchestrator, in three parts: the model; packing the batch around it (`ModelRunner.forward`); and
+  all else, which is gRPC, protobuf, commands, planning, judging and answers. On a GPU the first part is the device's;
+  the others are what a forward pass costs besides the model.
 
-The last line of standard output is the result as JSON.
+Models and devices are made up (a one-layer stand-in whose passes are padded to a constant time), so that nothing but
+the services is measured, in CPU time of their processes. The last line of standard output is the result as JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +48,7 @@ _TARGET_SECONDS = 0.1
 _DRAFT_SECONDS = 0.002
 _ACCEPTANCE = 0.7
 _PROMPT_TOKENS = 64
+_TEMPERATURE = 0.8
 _DRAIN_SECONDS = 2.0
 
 Figures = dict[str, float]
@@ -111,9 +110,15 @@ async def measure_orchestrator(
 
 
 async def measure_target(
-    plan: DeploymentPlan, sequences: int, num_draft_tokens: int, *, duration_seconds: float, warm_up_seconds: float
+    plan: DeploymentPlan,
+    sequences: int,
+    num_draft_tokens: int,
+    *,
+    temperature: float,
+    duration_seconds: float,
+    warm_up_seconds: float,
 ) -> Figures:
-    """CPU time of its process a forward pass, by parts."""
+    """CPU time of its process a forward pass, by parts; what it takes to measure the pass is left out."""
     deployment = plan.deployment("split")
     spec = next(spec for spec in deployment.specs if spec.name == "target")
     reader = PassReader(deployment.target_log)
@@ -127,6 +132,7 @@ async def measure_target(
                 num_draft_tokens=num_draft_tokens,
                 prompt_length=_PROMPT_TOKENS,
                 max_length=MAX_LENGTH,
+                temperature=temperature,
                 on_opened=opened.set,
             )
         )
@@ -179,20 +185,23 @@ def main(
 ) -> None:
     """Measure what the services' own Python costs."""
 
-    async def measure_all() -> tuple[Figures, Figures]:
+    async def measure_all() -> tuple[Figures, Figures, Figures]:
         times = {"duration_seconds": duration_seconds, "warm_up_seconds": warm_up_seconds}
         with tempfile.TemporaryDirectory(prefix="specdec-overhead-") as directory:
             plan = deployment_plan(Path(directory), sequences, num_threads)
-            target = await measure_target(plan, sequences, num_draft_tokens, **times)
-            return await measure_orchestrator(plan, sequences, num_draft_tokens, **times), target
+            greedy = await measure_target(plan, sequences, num_draft_tokens, temperature=0.0, **times)
+            drawn = await measure_target(plan, sequences, num_draft_tokens, temperature=_TEMPERATURE, **times)
+            return await measure_orchestrator(plan, sequences, num_draft_tokens, **times), greedy, drawn
 
-    orchestrator, target = run_or_exit("overhead", measure_all(), TargetDriverError, TooShortError)
+    orchestrator, target, drawn = run_or_exit("overhead", measure_all(), TargetDriverError, TooShortError)
     table = Table("what", "ms of CPU time", title=f"{sequences} sequences, K = {num_draft_tokens}")
     for name in ("streams", "unary"):
         table.add_row(f"orchestrator, a round, {name}", f"{1000 * orchestrator[f'{name}_cpu_seconds_per_round']:.3f}")
-    for name in ("model", "packing", "other", "besides_model"):
-        label = f"target, a pass of {target['sequences_per_pass']:g} sequences, {name.replace('_', ' ')}"
-        table.add_row(label, f"{1000 * target[f'{name}_cpu_seconds_per_pass']:.2f}")
+    for temperature, figures in ((0.0, target), (_TEMPERATURE, drawn)):
+        for name in ("model", "packing", "other", "besides_model"):
+            what = f"target, a pass of {figures['sequences_per_pass']:g} sequences at temperature {temperature:g}"
+            milliseconds = 1000 * figures[f"{name}_cpu_seconds_per_pass"]
+            table.add_row(f"{what}, {name.replace('_', ' ')}", f"{milliseconds:.2f}")
     Console(highlight=False, soft_wrap=True).print(table)
     result = {
         "benchmark": "overhead",
@@ -203,6 +212,7 @@ def main(
         "machine": machine_facts(),
         "orchestrator": orchestrator,
         "target": target,
+        "target_drawn": drawn,
     }
     line = json.dumps(result)
     if json_out is not None:

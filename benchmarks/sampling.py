@@ -27,7 +27,15 @@ from specdec.models.loading import load_model
 from specdec.runner.cache import SequenceCache
 from specdec.runner.runner import ModelRunner, Work
 from specdec.sampling.chooser import TokenChooser
-from specdec.sampling.noise import Stream, gumbel, gumbel_argmax, noise_key
+from specdec.sampling.noise import (
+    Stream,
+    gumbel,
+    gumbel_argmax_of_rows,
+    noise_key,
+    noise_keys,
+    screened_argmax_of_rows,
+    seed_key,
+)
 from specdec.sampling.params import SamplingParams
 from specdec.sampling.processors import ShortTopPLogitsWarper
 from specdec.settings import DEFAULT_MODEL
@@ -89,13 +97,15 @@ def main(
     everything = torch.arange(loaded.info.vocab_size)
     no_history = torch.zeros((1, 0), dtype=torch.long)
     key = noise_key(1, 2, Stream.TARGET)
+    keys = noise_keys([seed_key(1)], [2], Stream.TARGET)
     row = logits[:1] / 0.8
     seconds = median_seconds(
         {
             "forward": forward,
             **{name: choose_all(params) for name, params in _RULES.items()},
             "noise for every token": lambda: int((row[0].double() + gumbel(key, everything)).argmax()),
-            "noise where it can matter": lambda: gumbel_argmax(row[0], key),
+            "noise where it can matter": lambda: screened_argmax_of_rows(row, keys),
+            "the same, compiled": lambda: gumbel_argmax_of_rows(row, keys),
             "top-p by sorting": lambda: TopPLogitsWarper(0.95)(no_history, row),
             "top-p by the top 1024": lambda: ShortTopPLogitsWarper(0.95)(no_history, row),  # type: ignore[arg-type]
         },

@@ -39,6 +39,7 @@ async def drive_target(
     num_draft_tokens: int,
     prompt_length: int,
     max_length: int,
+    temperature: float,
     on_opened: Callable[[], None],
 ) -> None:
     """Open sequences and send window after window, for all of them at once, until cancelled or the context is full.
@@ -51,6 +52,7 @@ async def drive_target(
         num_draft_tokens: of each window; they are ids without sense, most of which are rejected.
         prompt_length: tokens of each prompt.
         max_length: longest sequence.
+        temperature: of all requests; their seeds differ.
         on_opened: called once all prompts are prefilled, before the first windows.
 
     Raises:
@@ -70,7 +72,8 @@ async def drive_target(
     async with open_channel(address, max_message_bytes=_MESSAGE_BYTES) as channel:
         call = target_pb2_grpc.TargetServiceStub(channel).Verify(requests())
         commands = [
-            _opening(sequence, number, prompt_length, max_length) for number, sequence in enumerate(sequences.values())
+            _opening(sequence, number, prompt_length, max_length, temperature)
+            for number, sequence in enumerate(sequences.values())
         ]
         try:
             outbox.put_nowait(target_pb2.VerifyRequest(commands=commands))
@@ -92,7 +95,9 @@ async def drive_target(
             call.cancel()
 
 
-def _opening(sequence: _Sequence, number: int, prompt_length: int, max_length: int) -> target_pb2.TargetCommand:
+def _opening(
+    sequence: _Sequence, number: int, prompt_length: int, max_length: int, temperature: float
+) -> target_pb2.TargetCommand:
     # Every prompt is another one, so that none is found in a cache.
     prompt = [2 + (number + 3 * place * (number + 1)) % 200 for place in range(prompt_length)]
     sequence.commit(prompt)
@@ -100,7 +105,7 @@ def _opening(sequence: _Sequence, number: int, prompt_length: int, max_length: i
         epoch=1,
         token_ids=prompt,
         prompt_length=prompt_length,
-        sampling=SamplingParams(temperature=0.0, ignore_eos=True).to_proto(),
+        sampling=SamplingParams(temperature=temperature, seed=number, ignore_eos=True).to_proto(),
         acceptance_rule=model_pb2.ACCEPTANCE_RULE_COUPLED,
         max_length=max_length,
     )

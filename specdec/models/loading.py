@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specdec.engine.limits import LARGEST_CONTEXT_LENGTH
+from specdec.kernels.available import drawing_kernels
 from specdec.kernels.few_rows import join_for_few_rows
 from specdec.kernels.int4 import INT4, check_int4, pack_int4
 from specdec.kernels.replacing import give_kernels
@@ -80,6 +81,8 @@ def load_model(
         probe_ragged_batch(model, description.vocab_size, length)
         has_few_calls = join_for_few_rows(model)
     give_kernels(model, linear_kernel)
+    if model.device.type == "cpu":
+        drawing_kernels()  # Compiled now, and not when the first request draws a token.
     if not has_few_calls:
         probe_ragged_batch(model, description.vocab_size, length)
     if linear_kernel == "invariant":
