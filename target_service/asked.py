@@ -34,6 +34,11 @@ class AskedWindow(NamedTuple):
         return cls(epoch, round_index, base_length, message.checksum, message.without_features, [], message)
 
 
+def num_windows(command: target_pb2.TargetCommand) -> int:
+    """Of a command, or 1: so many things it asks for."""
+    return max(len(command.windows.rounds), 1)
+
+
 def read_batch(message: target_pb2.WindowBatch) -> list[tuple[bytes, AskedWindow]]:
     """The windows of a batch, and the sequences that they are for.
 

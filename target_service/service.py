@@ -20,6 +20,7 @@ from specdec.runner.runner import ModelRunner
 from specdec.sampling.params import ACCEPTANCE_RULES
 from specdec.serving.health import Health
 from specdec.v1 import model_pb2, target_pb2, target_pb2_grpc
+from target_service.asked import num_windows
 from target_service.engine import TargetEngine
 from target_service.measuring import measure_forward_costs
 from target_service.sequence import TargetSequence
@@ -131,7 +132,7 @@ class TargetService(target_pb2_grpc.TargetServiceServicer):
         """One orchestrator's stream."""
         news = self._host.load_news()
         async for events in run_stream(
-            request_iterator, lambda message: message.commands, self._host.thread, lambda: news.is_due
+            request_iterator, lambda message: message.commands, self._host.thread, lambda: news.is_due, num_windows
         ):
             yield target_pb2.VerifyResponse(events=events, load=news.tell())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -50,6 +49,7 @@ async def run_stream(
     commands_of: Callable[[Message], Iterable[Command]],
     thread: EngineThread[Arrival[Command, Event]],
     has_news: Callable[[], bool] = lambda: False,
+    weigh: Callable[[Command], int] = lambda _: 1,
 ) -> AsyncIterator[list[Event]]:
     """Feed the engine what arrives and yield what it answers, everything that is ready at once.
 
@@ -61,6 +61,7 @@ async def run_stream(
         thread: runs the engine.
         has_news: whether there is something to tell besides answers; asked at the start and every second. An empty list
             is yielded then, unless answers are due anyway.
+        weigh: as how many commands one counts: it may ask for many things at once.
 
     Raises:
         ResourceExhaustedError: the peer does not read its events, or there are too many streams.
@@ -80,13 +81,13 @@ async def run_stream(
             async for message in messages:
                 arrived = time.perf_counter()
                 num_bytes = message.ByteSize() if isinstance(message, ProtobufMessage) else 0
-                commands = iter(commands_of(message))
                 # Together, or the engine would wake for the first one and take the others one by one.
-                while part := [Arrival(connection, each, arrived) for each in islice(commands, _COMMANDS_AT_ONCE)]:
+                for part, weight in _at_once(commands_of(message), weigh):
+                    arrivals = [Arrival(connection, each, arrived) for each in part]
                     # Each of them holds all of the message.
-                    thread.submit(*part, num_bytes=num_bytes)
+                    thread.submit(*arrivals, weight=weight, num_bytes=num_bytes)
                     num_bytes = 0
-                    if len(part) == _COMMANDS_AT_ONCE:
+                    if weight >= _COMMANDS_AT_ONCE:
                         await asyncio.sleep(0)
                     await has_room()
         finally:
@@ -116,6 +117,20 @@ async def run_stream(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # a broken stream is no news: its sequences go with it
+
+
+def _at_once(commands: Iterable[Command], weigh: Callable[[Command], int]) -> Iterator[tuple[list[Command], int]]:
+    """Cut commands into parts that the engine may take at once, with the weight of each."""
+    part: list[Command] = []
+    weight = 0
+    for command in commands:
+        part.append(command)
+        weight += weigh(command)
+        if weight >= _COMMANDS_AT_ONCE:
+            yield part, weight
+            part, weight = [], 0
+    if part:
+        yield part, weight
 
 
 def _parts(events: list[Event]) -> Iterator[list[Event]]:

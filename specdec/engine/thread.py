@@ -43,7 +43,7 @@ class EngineThread(Generic[Command]):
 
     def __init__(self, engine: Engine[Command], name: str) -> None:
         self._engine = engine
-        self._inbox: queue.SimpleQueue[tuple[tuple[Command, ...], int] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[tuple[Command, ...], int, int] | None] = queue.SimpleQueue()
         self._counting = threading.Lock()
         self._num_in = self._num_bytes_in = 0
         self._num_out = self._num_bytes_out = 0
@@ -58,12 +58,19 @@ class EngineThread(Generic[Command]):
         """Begin to run; once."""
         self._thread.start()
 
-    def submit(self, *commands: Command, num_bytes: int = 0) -> None:
-        """Hand over commands, from any thread, to be taken all at once; `num_bytes` of memory wait with them."""
+    def submit(self, *commands: Command, weight: int | None = None, num_bytes: int = 0) -> None:
+        """Hand over commands, from any thread, to be taken all at once.
+
+        Args:
+            commands: in their order.
+            weight: as how many they count; None: as many as they are.
+            num_bytes: of memory that wait with them.
+        """
+        weight = len(commands) if weight is None else weight
         with self._counting:
-            self._num_in += len(commands)
+            self._num_in += weight
             self._num_bytes_in += num_bytes
-        self._inbox.put((commands, num_bytes))
+        self._inbox.put((commands, weight, num_bytes))
 
     @contextlib.contextmanager
     def watched(self, on_failure: Callable[[], None]) -> Iterator[None]:
@@ -83,7 +90,7 @@ class EngineThread(Generic[Command]):
 
     @property
     def backlog(self) -> int:
-        """Commands that wait to be taken; approximate."""
+        """Weight of the commands that wait to be taken; approximate."""
         return self._num_in - self._num_out
 
     @property
@@ -125,9 +132,9 @@ class EngineThread(Generic[Command]):
             while True:
                 taken = self._inbox.get(block=patience_seconds > 0, timeout=patience_seconds or None)
                 if taken is not None:
-                    part, num_bytes = taken
+                    part, weight, num_bytes = taken
                     commands.extend(part)
-                    self._num_out += len(part)
+                    self._num_out += weight
                     self._num_bytes_out += num_bytes
                 patience_seconds = 0.0
         except queue.Empty:

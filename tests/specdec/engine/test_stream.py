@@ -49,9 +49,9 @@ async def test_the_commands_of_a_message_reach_the_engine_together(
     submitted: list[int] = []
     submit = thread.submit
 
-    def count(*commands: Arrival[int, DraftEvent], num_bytes: int = 0) -> None:
+    def count(*commands: Arrival[int, DraftEvent], weight: int | None = None, num_bytes: int = 0) -> None:
         submitted.append(len(commands))
-        submit(*commands, num_bytes=num_bytes)
+        submit(*commands, weight=weight, num_bytes=num_bytes)
 
     monkeypatch.setattr(thread, "submit", count)
     peer = Peer()

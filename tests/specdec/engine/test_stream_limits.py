@@ -66,6 +66,31 @@ async def test_the_commands_of_one_message_wait_too(
         await receive(events, 1)
 
 
+async def test_commands_that_ask_for_many_things_count_as_many(
+    engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_MAX_BACKLOG", 100)
+    monkeypatch.setattr(stream, "_COMMANDS_AT_ONCE", 50)
+    engine.go_on.clear()
+    await until(lambda: thread.backlog == 0)
+    peer = Peer()
+    events = run_stream(peer.messages(), lambda message: message, thread, weigh=lambda command: command)
+    peer.send([1])
+    waiting = asyncio.ensure_future(receive(events, 33))
+    await until(lambda: len(engine.arrivals) == 1)  # taken; the engine is in its step now
+    # Two of 40 are over 50, and two such parts over 100.
+    peer.send([40] * 30, [7, 200])
+    await until(lambda: thread.backlog > 100)
+    await asyncio.sleep(0.05)
+    assert thread.backlog == 160
+    engine.go_on.set()
+    assert await asyncio.wait_for(waiting, SECONDS) == [1, *[40] * 30, 7, 200]
+    assert thread.backlog == 0
+    peer.end()
+    with pytest.raises(StopAsyncIteration):
+        await receive(events, 1)
+
+
 async def test_large_messages_wait_by_their_bytes(
     engine: Echo, thread: EngineThread[Arrival[int, DraftEvent]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
