@@ -6,7 +6,7 @@ from benchmarks.deployment.pass_log import Pass, PassLog, PassReader, busy_secon
 
 
 def a_pass(started: float, ended: float) -> Pass:
-    return Pass(started, ended, 0.5, 0.25, 0.125, 0.0625, 3, 15)
+    return Pass(started, ended, 0.5, 0.25, 0.125, 0.0625, 0.03125, 3, 15)
 
 
 FIRST, SECOND, THIRD = a_pass(1, 2), a_pass(2, 4), a_pass(5, 6)

@@ -23,7 +23,7 @@ def request(
 
 def a_pass(started: float, ended: float, *, sequences: int = 1, rows: int = 1, planned: float = 0.0) -> Pass:
     """A pass that computed half of its time."""
-    return Pass(started, ended, (ended - started) / 2, planned, 0.0, 0.0, sequences, rows)
+    return Pass(started, ended, (ended - started) / 2, planned, 0.0, 0.0, 0.0, sequences, rows)
 
 
 def figures(

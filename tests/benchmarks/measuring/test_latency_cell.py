@@ -24,7 +24,9 @@ def report(accepted: int, ahead: draft_pb2.AheadOutcome.ValueType, compute: int)
 
 
 def forward(rows: int) -> Pass:
-    return Pass(0, 1, 0.5, 1, forward_cpu_seconds=0, model_cpu_seconds=0, num_sequences=1, num_rows=rows)
+    return Pass(
+        0, 1, 0.5, 1, forward_cpu_seconds=0, model_cpu_seconds=0, meter_cpu_seconds=0, num_sequences=1, num_rows=rows
+    )
 
 
 ROUNDS = (

@@ -47,7 +47,7 @@ SETTINGS = LoadSettings(
 )
 PROFILE = DeviceProfile(name="p", target=DeviceModel(fixed_seconds=0.01), draft=DeviceModel(fixed_seconds=0.001))
 # A pass that computes four times as long as it should.
-SLOW = Pass(0.0, 0.04, 0.04, 0.01, 0.04, 0.04, 4, 4)
+SLOW = Pass(0.0, 0.04, 0.04, 0.01, 0.04, 0.04, 0.0, 4, 4)
 
 
 class Recorded:

@@ -5,7 +5,7 @@ from benchmarks.simulation.scaling import time_scale
 
 
 def passes(computing: float, planned: float, count: int = 10) -> list[Pass]:
-    return [Pass(0, max(computing, planned), computing, planned, 0, 0, 1, 1) for _ in range(count)]
+    return [Pass(0, max(computing, planned), computing, planned, 0, 0, 0, 1, 1) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
