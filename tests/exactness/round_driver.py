@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ _LIMITS: dict[str, Any] = {
 _COMMANDS_A_MESSAGE = 256
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_FEATURE_TOKENS = 64
+_MOST_SECONDS = 15.0
+"""For an answer: the models are tiny. What is wrong may well be that a round never ends."""
 
 Response = TypeVar("Response")
 DraftTree = Callable[[Sequence[int]], tuple[list[int], list[int]]]
@@ -226,9 +229,11 @@ def _asking(texts: Mapping[bytes, Text]) -> list[target_pb2.TargetCommand]:
 
 
 async def _read(call: grpc.aio.StreamStreamCall[Any, Response]) -> Response:
-    """The next message; a stream that ends or breaks is a failed check."""
+    """The next message; a stream that ends, breaks or falls silent is a failed check."""
     try:
-        response = await call.read()
+        response = await asyncio.wait_for(call.read(), _MOST_SECONDS)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"a stream was silent for {_MOST_SECONDS:g} s") from None
     except grpc.aio.AioRpcError as error:
         raise AssertionError(f"a stream broke: {error.code().name}: {error.details()}") from error
     assert response is not grpc.aio.EOF, "a stream ended"
