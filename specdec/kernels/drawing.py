@@ -7,18 +7,17 @@ that would bring it level with the best so far, and only of the few that have as
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from specdec.kernels.compiling import compiled_exactly
+from specdec.sampling.noise import GAMMA, MIX_1, MIX_2, log_reference
 
-_GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_GAMMA, _MIX_1, _MIX_2 = np.uint64(GAMMA), np.uint64(MIX_1), np.uint64(MIX_2)
 _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
-_LN_2, _SQRT_HALF = 0.6931471805599453, 0.7071067811865476
-_SERIES = tuple(2.0 / (2 * k + 1) for k in range(6, -1, -1))
+_log: Any = njit(log_reference)
 
 _LEAST, _MOST = -4.0, 23.0
 """All noise there is lies between them: from -3.13 to 22.87."""
@@ -40,20 +39,7 @@ FEWEST_BITS = _fewest_bits()
 
 
 @njit(inline="always")
-def _log(x: float) -> float:
-    mantissa, exponent = math.frexp(x)
-    if mantissa < _SQRT_HALF:
-        mantissa, exponent = mantissa * 2.0, exponent - 1
-    z = (mantissa - 1.0) / (mantissa + 1.0)
-    square = z * z
-    series = _SERIES[0]
-    for coefficient in _SERIES[1:]:
-        series = series * square + coefficient
-    return exponent * _LN_2 + series * z
-
-
-@njit(inline="always")
-def _noise(bits: Any) -> float:
+def _noise(bits: Any) -> Any:
     return -_log(-_log((np.float64(bits) + 0.5) * 2.0**-32))
 
 

@@ -19,9 +19,9 @@ import torch
 from specdec.kernels.available import drawing_kernels
 
 _MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
+GAMMA = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
 _LN_2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
 _SERIES = tuple(2.0 / (2 * k + 1) for k in range(6, -1, -1))  # of 2 artanh(z) = log((1 + z) / (1 - z)), highest first
@@ -43,8 +43,8 @@ class Stream(enum.IntEnum):
 
 def mix64(value: int) -> int:
     """SplitMix64's finaliser on a 64-bit integer."""
-    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
-    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+    value = ((value ^ (value >> 30)) * MIX_1) & _MASK
+    value = ((value ^ (value >> 27)) * MIX_2) & _MASK
     return value ^ (value >> 31)
 
 
@@ -56,19 +56,19 @@ def noise_key(seed: int, position: int, stream: Stream) -> int:
         position: absolute index in the sequence of the token that is drawn.
         stream: the purpose.
     """
-    return mix64((seed_key(seed) + (4 * position + stream + 1) * _GAMMA) & _MASK)
+    return mix64((seed_key(seed) + (4 * position + stream + 1) * GAMMA) & _MASK)
 
 
 def seed_key(seed: int) -> int:
     """The part of a `noise_key` that is of the seed alone."""
-    return mix64((seed + _GAMMA) & _MASK)
+    return mix64((seed + GAMMA) & _MASK)
 
 
 def noise_keys(seed_keys: Sequence[int], positions: Sequence[int], stream: Stream) -> torch.Tensor:
     """`noise_key` of many positions at once, by the `seed_key` of each; (positions,), int64 with the same bits."""
     of_seeds = torch.from_numpy(np.array(seed_keys, dtype=np.uint64).view(np.int64))
     places = torch.from_numpy(np.array(positions, dtype=np.int64))
-    return _mix64(of_seeds + (4 * places + (stream + 1)) * _signed(_GAMMA))
+    return _mix64(of_seeds + (4 * places + (stream + 1)) * _signed(GAMMA))
 
 
 def below(bound: int, seed: int, position: int, stream: Stream, base_length: int, nth: int = 0) -> int:
@@ -82,8 +82,8 @@ def below(bound: int, seed: int, position: int, stream: Stream, base_length: int
         base_length: committed length that the round began with; decisions of different rounds are independent.
         nth: tells several decisions of one position and purpose apart.
     """
-    round_seed = mix64((seed + (base_length + 1) * _GAMMA) & _MASK)
-    return (mix64((noise_key(round_seed, position, stream) + (nth + 1) * _GAMMA) & _MASK) * bound) >> 64
+    round_seed = mix64((seed + (base_length + 1) * GAMMA) & _MASK)
+    return (mix64((noise_key(round_seed, position, stream) + (nth + 1) * GAMMA) & _MASK) * bound) >> 64
 
 
 def gumbel(key: int, token_ids: torch.Tensor) -> torch.Tensor:
@@ -102,8 +102,8 @@ def gumbel(key: int, token_ids: torch.Tensor) -> torch.Tensor:
 
 def gumbel_reference(key: int, token_id: int) -> float:
     """`gumbel` for one token in plain Python; equal to it bit for bit."""
-    u = _unit(mix64((key + (token_id + 1) * _GAMMA) & _MASK))
-    return -_log_reference(-_log_reference(u))
+    u = _unit(mix64((key + (token_id + 1) * GAMMA) & _MASK))
+    return -log_reference(-log_reference(u))
 
 
 def gumbel_argmax(logits: torch.Tensor, key: int) -> int:
@@ -220,8 +220,8 @@ def _favourites(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _noise_bits(key: int | torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """32 random bits of each token, as int64; `key` is of all of them, or one for each."""
-    start = key + _signed(_GAMMA) if isinstance(key, torch.Tensor) else _signed((key + _GAMMA) & _MASK)
-    return _shift_right(_mix64(token_ids * _signed(_GAMMA) + start), 32)
+    start = key + _signed(GAMMA) if isinstance(key, torch.Tensor) else _signed((key + GAMMA) & _MASK)
+    return _shift_right(_mix64(token_ids * _signed(GAMMA) + start), 32)
 
 
 def _gumbel_of_bits(bits: torch.Tensor) -> torch.Tensor:
@@ -249,8 +249,8 @@ def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _mix64(value: torch.Tensor) -> torch.Tensor:
-    value = (value ^ _shift_right(value, 30)) * _signed(_MIX_1)
-    value = (value ^ _shift_right(value, 27)) * _signed(_MIX_2)
+    value = (value ^ _shift_right(value, 30)) * _signed(MIX_1)
+    value = (value ^ _shift_right(value, 27)) * _signed(MIX_2)
     return value ^ _shift_right(value, 31)
 
 
@@ -268,7 +268,8 @@ def _log(x: torch.Tensor) -> torch.Tensor:
     return exponent.mul_(_LN_2).add_(series.mul_(z))
 
 
-def _log_reference(x: float) -> float:
+def log_reference(x: float) -> float:
+    """`_log` for one number in plain Python; equal to it bit for bit. Compiled as it stands, too."""
     mantissa, exponent = math.frexp(x)
     if mantissa < _SQRT_HALF:
         mantissa, exponent = mantissa * 2.0, exponent - 1
@@ -280,5 +281,5 @@ def _log_reference(x: float) -> float:
     return exponent * _LN_2 + series * z
 
 
-MAX_GUMBEL = -_log_reference(-_log_reference(_unit(_MASK)))
+MAX_GUMBEL = -log_reference(-log_reference(_unit(_MASK)))
 """The largest noise there is (22.87): a token whose logit lies further below another's score can never overtake it."""

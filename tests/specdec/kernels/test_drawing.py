@@ -8,9 +8,8 @@ import random
 import numpy as np
 
 from specdec.kernels import drawing
-from specdec.sampling.noise import MAX_GUMBEL, Stream, gumbel_reference, mix64, noise_key
+from specdec.sampling.noise import GAMMA, MAX_GUMBEL, Stream, gumbel_reference, mix64, noise_key
 
-_GAMMA = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 
 
@@ -22,8 +21,8 @@ def test_noise_is_that_of_the_reference() -> None:
     rng = random.Random(1)
     for _ in range(2_000):
         key, token = noise_key(rng.randrange(2**64), rng.randrange(2**20), Stream.TARGET), rng.randrange(2**18)
-        bits = drawing._bits(np.uint64((key + _GAMMA) & _MASK), np.uint64(token))
-        assert int(bits) == mix64((key + (token + 1) * _GAMMA) & _MASK) >> 32
+        bits = drawing._bits(np.uint64((key + GAMMA) & _MASK), np.uint64(token))
+        assert int(bits) == mix64((key + (token + 1) * GAMMA) & _MASK) >> 32
         assert noise_of_bits(int(bits)) == gumbel_reference(key, token)
 
 
