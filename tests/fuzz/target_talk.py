@@ -9,8 +9,9 @@ from orchestrator.links.window_batches import single_verdicts
 from specdec.checksum import prefix_checksum
 from specdec.sampling.params import ACCEPTANCE_RULES, SamplingParams
 from specdec.v1 import model_pb2, target_pb2
+from tests.columns import in_columns
 from tests.fuzz.random_messages import RandomMessages
-from tests.fuzz.window_batches import in_columns, many_of_nobody, spoil_all, spoil_one
+from tests.fuzz.window_batches import many_of_nobody, spoil_all, spoil_one
 from tests.tiny_models import TINY_VOCAB_SIZE
 
 MAX_OPEN = 64

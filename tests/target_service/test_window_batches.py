@@ -17,6 +17,7 @@ from specdec.v1 import model_pb2, target_pb2
 from target_service.answer import batched
 from target_service.asked import AskedWindow, read_window
 from target_service.judge import DraftWindow
+from tests.columns import in_columns
 from tests.plain_decoding import SAMPLED, plain_text
 from tests.target_service.driving import Client, Target, TargetConnection
 from tests.tiny_models import TINY_VOCAB_SIZE, tiny_llama
@@ -26,22 +27,6 @@ REJECTION = model_pb2.ACCEPTANCE_RULE_REJECTION
 LOGPROBS = SamplingParams(temperature=0.0, num_logprobs=2)
 INVALID, FAILED = grpc.StatusCode.INVALID_ARGUMENT.value[0], grpc.StatusCode.FAILED_PRECONDITION.value[0]
 INTERNAL = grpc.StatusCode.INTERNAL.value[0]
-
-
-def batch_of(commands: Iterable[target_pb2.TargetCommand]) -> target_pb2.TargetCommand:
-    """The same windows in one command."""
-    together = target_pb2.TargetCommand()
-    for command in commands:
-        window, batch = command.window, together.windows
-        batch.sequence_ids.append(command.sequence_id)
-        batch.epochs.append(window.epoch)
-        batch.rounds.append(window.round)
-        batch.base_lengths.append(window.base_length)
-        batch.checksums.append(window.checksum)
-        batch.num_draft_tokens.append(len(window.token_ids))
-        batch.token_ids.extend(window.token_ids)
-        batch.without_features.append(window.without_features)
-    return together
 
 
 def singles(events: Iterable[target_pb2.TargetEvent]) -> Iterator[target_pb2.TargetEvent]:
@@ -137,7 +122,7 @@ def test_what_is_said_of_windows_is_the_same_in_a_batch_and_one_by_one(seed: int
                 commands.append(command)  # Twice.
         before = [len(each.target.runner.passes) for each in (clients[0], others[0])]
         events = clients[0].target.ask(connection, *commands)
-        batch_events = others[0].target.ask(other_connection, batch_of(commands))
+        batch_events = others[0].target.ask(other_connection, in_columns(commands))
         after = [len(each.target.runner.passes) for each in (clients[0], others[0])]
         assert after[0] - before[0] == after[1] - before[1]
         kinds.update(event.WhichOneof("event") for event in batch_events)
@@ -188,7 +173,7 @@ def test_windows_of_a_batch_share_a_pass_and_an_answer() -> None:
     clients = three(target, connection)
     before = len(target.runner.passes)
     commands = [client.window_command([1, 2]) for client in clients]
-    (event,) = target.ask(connection, batch_of(commands))
+    (event,) = target.ask(connection, in_columns(commands))
     assert len(target.runner.passes) == before + 1
     assert event.sequence_id == b""
     assert list(event.verdicts.sequence_ids) == [client.sequence_id for client in clients]
@@ -202,7 +187,7 @@ def test_streams_get_their_own_verdicts_only() -> None:
     connections = [TargetConnection(), TargetConnection()]
     clients = [three(target, connection) for connection in connections]
     for connection, of_connection in zip(connections, clients, strict=True):
-        target.tell(connection, batch_of(client.window_command() for client in of_connection))
+        target.tell(connection, in_columns(client.window_command() for client in of_connection))
     target.work()
     for connection, of_connection in zip(connections, clients, strict=True):
         (event,) = connection.take()
@@ -214,7 +199,7 @@ def test_streams_get_their_own_verdicts_only() -> None:
 def test_columns_that_do_not_match_are_refused_and_harm_nobody(column: str, is_longer: bool) -> None:
     target, connection = Target(), TargetConnection()
     clients = three(target, connection)
-    command = batch_of(client.window_command([1, 2]) for client in clients)
+    command = in_columns(client.window_command([1, 2]) for client in clients)
     values = getattr(command.windows, column)
     if is_longer:
         values.append(values[-1])
@@ -232,9 +217,9 @@ def test_a_batch_has_an_end() -> None:
     target, connection = Target(), TargetConnection()
     client = three(target, connection)[0]
     window = client.window_command()
-    (event,) = target.ask(connection, batch_of([window] * 4097))
+    (event,) = target.ask(connection, in_columns([window] * 4097))
     assert (event.failed.code, "at most 4096 are taken" in event.failed.message) == (INVALID, True)
-    events = target.ask(connection, batch_of([window] * 4096))
+    events = target.ask(connection, in_columns([window] * 4096))
     assert len(list(singles(events))) == 1, "all but the first ask for what is about to be answered"
 
 
@@ -251,7 +236,7 @@ def test_a_bug_in_one_window_is_of_its_sequence_alone(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(target_service.engine, "read_window", fail_for_one)
     commands = [client.window_command([number]) for client, number in zip(clients, (1, 99, 2), strict=True)]
-    events = list(singles(target.ask(connection, batch_of(commands))))
+    events = list(singles(target.ask(connection, in_columns(commands))))
     by_id = {event.sequence_id: event for event in events}
     assert by_id[clients[1].sequence_id].failed.code == INTERNAL
     for place in (0, 2):
@@ -261,7 +246,7 @@ def test_a_bug_in_one_window_is_of_its_sequence_alone(monkeypatch: pytest.Monkey
 def test_a_verdict_is_repeated_to_who_asks_again_and_says_the_same() -> None:
     target, connection = Target(), TargetConnection()
     clients = three(target, connection, feature_states=(1,))
-    command = batch_of(client.window_command([1, 2]) for client in clients)
+    command = in_columns(client.window_command([1, 2]) for client in clients)
     first = list(singles(target.ask(connection, command)))
     again = target.ask(connection, command)
     assert [event.WhichOneof("event") for event in again] == ["verdict"] * 3
@@ -280,7 +265,7 @@ def test_what_was_asked_in_a_batch_goes_on_with_a_candidate() -> None:
         checksum=command.window.checksum,
         windows=[target_pb2.CandidateWindow(next_token_id=following[0], token_ids=[following[1]])],
     )
-    target.tell(connection, batch_of([command]))
+    target.tell(connection, in_columns([command]))
     target.tell(connection, target_pb2.TargetCommand(sequence_id=client.sequence_id, candidates=candidates))
     target.work()
     first, second = singles(connection.take())
@@ -294,7 +279,7 @@ def test_who_does_not_read_gets_no_features(num_unread: int, num_tokens: int) ->
     target, connection = Target(), TargetConnection()
     clients = three(target, connection, feature_states=(1,))
     connection.num_left = num_unread
-    (event,) = target.ask(connection, batch_of(client.window_command() for client in clients))
+    (event,) = target.ask(connection, in_columns(client.window_command() for client in clients))
     assert [len(features) for features in event.verdicts.features] == [num_tokens * 64] * 3 * bool(num_tokens)
     for client in clients:
         single = target.ask(connection, client.window_command())[0]
@@ -304,7 +289,7 @@ def test_who_does_not_read_gets_no_features(num_unread: int, num_tokens: int) ->
 def test_batches_are_cut_where_features_would_make_them_large() -> None:
     target, connection = Target(), TargetConnection()
     client = three(target, connection)[0]
-    target.ask(connection, batch_of([client.window_command([1])]))
+    target.ask(connection, in_columns([client.window_command([1])]))
     (sequence,) = (
         each for each in target.engine._sequences[connection].values() if each.sequence_id == client.sequence_id
     )
