@@ -17,7 +17,7 @@ from target_service.sequence import PendingRound
 
 _log = logging.getLogger(__name__)
 
-_HOST_NUMBERS, _DEVICE_NUMBERS = 1 << 19, 1 << 24
+_HOST_NUMBERS, _DEVICE_NUMBERS = 1 << 19, 1 << 22
 """Logits that are processed at once: what stays in a processor's cache, and what bounds a device's memory."""
 
 

@@ -25,7 +25,6 @@ MIX_2 = 0x94D049BB133111EB
 _LN_2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
 _SERIES = tuple(2.0 / (2 * k + 1) for k in range(6, -1, -1))  # of 2 artanh(z) = log((1 + z) / (1 - z)), highest first
-_ROUGH_ERROR = 0.5
 
 
 class Stream(enum.IntEnum):
@@ -86,15 +85,15 @@ def below(bound: int, seed: int, position: int, stream: Stream, base_length: int
     return (mix64((noise_key(round_seed, position, stream) + (nth + 1) * GAMMA) & _MASK) * bound) >> 64
 
 
-def gumbel(key: int, token_ids: torch.Tensor) -> torch.Tensor:
+def gumbel(key: int | torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """Standard Gumbel noise of tokens.
 
     Args:
-        key: from `noise_key`.
+        key: from `noise_key`, or several from `noise_keys`, in a shape that goes with that of `token_ids`.
         token_ids: int64, any shape.
 
     Returns:
-        float64, shape of `token_ids`. Each value is -log(-log(u)), where u is one of the 2**32 midpoints of equal parts
+        float64, shape of both. Each value is -log(-log(u)), where u is one of the 2**32 midpoints of equal parts
         of (0, 1).
     """
     return _gumbel_of_bits(_noise_bits(key, token_ids))
@@ -134,7 +133,7 @@ def gumbel_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int 
     """
     kernels = drawing_kernels() if logits.device.type == "cpu" else None
     if kernels is None:
-        return screened_argmax_of_rows(logits, keys)
+        return plain_argmax_of_rows(logits, keys)
     favourites, highest = _favourites(logits)
     places = favourites.numpy()
     places[~np.isfinite(highest.numpy())] = -1
@@ -144,41 +143,12 @@ def gumbel_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int 
     return [token if token >= 0 else None for token in chosen.tolist()]
 
 
-def screened_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int | None]:
-    """As `gumbel_argmax_of_rows`, on any device, which is waited for twice.
-
-    Only tokens that could win are looked at: first those whose logit lies within `MAX_GUMBEL` of the score of the most
-    probable token, then of these the ones whose noise, computed roughly in float32, brings them near the best. This
-    changes nothing but the time it takes (`benchmarks.sampling`).
-    """
-    keys = keys.to(logits.device)
-    favourites, highest = _favourites(logits)
-    bars = highest.double() + _gumbel_of_bits(_noise_bits(keys, favourites)) - MAX_GUMBEL
-    bars = (bars - bars.abs() * 2.0**-23).float()
-    # Compared as float32, which may be more than they are by less than that. Without a number there is no candidate.
-    bars[~highest.isfinite()] = math.inf
-    places = (logits >= bars[:, None]).view(-1).nonzero().squeeze(1)
-    rows = places // logits.shape[1]
-    candidates = places - rows * logits.shape[1]
-    bits = _noise_bits(keys[rows], candidates)
-    values = logits.reshape(-1)[places]
-    # Relative to the highest logit, so that float32 does not swallow the noise where logits are large.
-    rough = (values - highest[rows]) + _rough_gumbel_of_bits(bits)
-    best = torch.full_like(highest, -math.inf).scatter_reduce_(0, rows, rough, "amax")
-    near = (rough >= best[rows] - 2 * _ROUGH_ERROR).nonzero().squeeze(1)
-    scores = values[near].double() + _gumbel_of_bits(bits[near])
-    # In one tensor for one way to the host; float64 holds every row and token id.
-    found = torch.stack([rows[near].double(), candidates[near].double(), scores]).cpu().numpy()
-    chosen: list[int | None] = [None] * len(logits)
-    if found.size:
-        found_rows, tokens = found[0].astype(np.int64), found[1].astype(np.int64)
-        starts = np.flatnonzero(np.diff(found_rows, prepend=-1))
-        counts = np.diff(starts, append=len(tokens))
-        is_best = np.flatnonzero(found[2] == np.repeat(np.maximum.reduceat(found[2], starts), counts))
-        # Of several, the first.
-        for row, token in zip(found_rows[is_best[::-1]].tolist(), tokens[is_best[::-1]].tolist(), strict=True):
-            chosen[row] = token
-    return chosen
+def plain_argmax_of_rows(logits: torch.Tensor, keys: torch.Tensor) -> list[int | None]:
+    """As `gumbel_argmax_of_rows`, with noise for every token, on any device, which is waited for once."""
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    chosen = (logits.double() + gumbel(keys.to(logits.device)[:, None], tokens)).argmax(-1)
+    is_number = logits.amax(-1).isfinite()
+    return [token if token >= 0 else None for token in torch.where(is_number, chosen, -1).tolist()]
 
 
 def first_highest(numbers: torch.Tensor) -> tuple[int, float]:
@@ -227,12 +197,6 @@ def _noise_bits(key: int | torch.Tensor, token_ids: torch.Tensor) -> torch.Tenso
 def _gumbel_of_bits(bits: torch.Tensor) -> torch.Tensor:
     u = (bits.double() + 0.5) * 2.0**-32
     return _log(_log(u).neg_()).neg_()
-
-
-def _rough_gumbel_of_bits(bits: torch.Tensor) -> torch.Tensor:
-    """The same in float32 with the library's logarithm; within `_ROUGH_ERROR`, which bounding u by 2**-24 needs."""
-    complement = ((((1 << 32) - 1 - bits).float() + 0.5) * 2.0**-32).clamp_(max=1.0 - 2.0**-24)
-    return complement.neg_().log1p_().neg_().log_().neg_()
 
 
 def _unit(value: int) -> float:

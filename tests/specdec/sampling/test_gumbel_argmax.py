@@ -21,7 +21,7 @@ from specdec.sampling.noise import (
     gumbel_reference,
     noise_key,
     noise_keys,
-    screened_argmax_of_rows,
+    plain_argmax_of_rows,
     seed_key,
 )
 
@@ -36,12 +36,12 @@ def signed(key: int) -> torch.Tensor:
     return torch.tensor([key - (key >> 63 << 64)])
 
 
-def screened(logits: torch.Tensor, key: int) -> int | None:
-    (token,) = screened_argmax_of_rows(logits[None], signed(key))
+def plainly(logits: torch.Tensor, key: int) -> int | None:
+    (token,) = plain_argmax_of_rows(logits[None], signed(key))
     return token
 
 
-WAYS = pytest.mark.parametrize("draw", [gumbel_argmax, screened], ids=["compiled", "screened"])
+WAYS = pytest.mark.parametrize("draw", [gumbel_argmax, plainly], ids=["compiled", "plain"])
 
 
 def argmax_of_all(logits: torch.Tensor, key: int) -> int:
@@ -209,7 +209,7 @@ def test_the_highest_of_many_rows_are_those_of_each() -> None:
         assert look(rows[:0]) == ([], [])
 
 
-@pytest.mark.parametrize("argmax", [gumbel_argmax_of_rows, screened_argmax_of_rows])
+@pytest.mark.parametrize("argmax", [gumbel_argmax_of_rows, plain_argmax_of_rows])
 def test_rows_are_drawn_from_each_by_itself(argmax: Callable[[torch.Tensor, torch.Tensor], list[int | None]]) -> None:
     makers = (flat, spread, peaked, masked, one_left, large)
     rows = torch.stack([make(seed) for seed, make in enumerate(makers)])
@@ -247,9 +247,9 @@ def test_without_the_compiled_kernel_tokens_are_the_same(monkeypatch: pytest.Mon
 
     def count(logits: torch.Tensor, of_rows: torch.Tensor) -> list[int | None]:
         seen.append(len(logits))
-        return screened_argmax_of_rows(logits, of_rows)
+        return plain_argmax_of_rows(logits, of_rows)
 
-    monkeypatch.setattr("specdec.sampling.noise.screened_argmax_of_rows", count)
+    monkeypatch.setattr("specdec.sampling.noise.plain_argmax_of_rows", count)
     assert gumbel_argmax_of_rows(rows, keys) == expected
     assert seen == []
     monkeypatch.setattr("specdec.sampling.noise.drawing_kernels", lambda: None)

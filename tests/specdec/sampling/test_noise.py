@@ -12,12 +12,10 @@ import torch
 from hypothesis import given
 
 from specdec.sampling.noise import (
-    _ROUGH_ERROR,
     MAX_GUMBEL,
     Stream,
     _gumbel_of_bits,
     _log,
-    _rough_gumbel_of_bits,
     below,
     gumbel,
     gumbel_argmax,
@@ -125,20 +123,9 @@ def critical_bits() -> torch.Tensor:
     return torch.cat([low, (1 << 32) - 1 - low]).sort().values
 
 
-def test_rough_noise_is_within_its_bound_for_every_pattern() -> None:
-    bits = critical_bits()
-    exact = _gumbel_of_bits(bits)
-    rough = _rough_gumbel_of_bits(bits).double()
-    assert bool((exact.diff() >= 0).all())
-    assert bool((rough.diff() >= -1e-5).all())  # a library logarithm may step back by an ulp
-    assert float((rough - exact).abs().max()) < _ROUGH_ERROR
-    # Both increase, so between two neighbours of the grid neither leaves the range that it spans there: the corners
-    # bound the difference of the patterns left out.
-    has_between = bits.diff() > 1
-    corners = torch.maximum(rough[1:] - exact[:-1], exact[1:] - rough[:-1])[has_between]
-    assert float(corners.max()) + 1e-5 < _ROUGH_ERROR
-    # The bound is needed: clamping alone costs a third.
-    assert float((rough - exact).max()) > 0.3
+def test_noise_never_falls_where_its_bits_rise() -> None:
+    # Who has fewer bits than another is left out for having less noise.
+    assert bool((_gumbel_of_bits(critical_bits()).diff() >= 0).all())
 
 
 def test_max_gumbel_is_the_largest_noise_there_is() -> None:
